@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import cProfile
+import gc
 import os
 import pstats
 import tempfile
@@ -28,6 +29,7 @@ from agent_steps import Clock
 from fleet_nodes import Course, Node, Plan
 
 from sentinel.agent.main import Agent
+from sentinel.cli._agent_service import OBJECTS_PER_COLLECTION
 from sentinel.cluster.authentication import MessageAuthenticator
 from sentinel.cluster.server import ClusterServer
 from sentinel.config.settings import load_settings
@@ -193,6 +195,7 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true", help="print where the time goes")
     args = parser.parse_args()
     profile = cProfile.Profile() if args.profile else None
+    gc.set_threshold(OBJECTS_PER_COLLECTION, *gc.get_threshold()[1:])
     for world in args.ranks:
         for local in args.local:
             costs = head_costs(world, local, args.steps, profile)
@@ -204,6 +207,8 @@ def main() -> None:
                 round(1e3 * sum(costs.values()) / world, 1),
             )
     if profile is not None:
+        if os.environ.get("CALLERS"):
+            pstats.Stats(profile).print_callers(os.environ["CALLERS"])
         pstats.Stats(profile).sort_stats(os.environ.get("SORT", "tottime")).print_stats(90)
 
 

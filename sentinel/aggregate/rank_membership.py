@@ -184,10 +184,12 @@ class RankMembership:
                 return False
             return rank in newest or not self.is_start_timed_out(now)
 
+        while awaited and newest.get(awaited[-1], step_index) > step_index:
+            awaited.pop()
         while awaited and not is_awaited(awaited[-1]):
             awaited.pop()
         if not awaited:
-            known = self.started | self.unread
+            known = self.unread if is_overdue else self.unread | self.started.difference(reported)
             behind = [rank for rank in known if newest.get(rank, step_index) <= step_index]
             awaited.extend(filter(is_awaited, behind))
         return bool(awaited)

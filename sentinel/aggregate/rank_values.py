@@ -74,10 +74,11 @@ class PendingStep:
 class RankValues:
     """Values of one or more ranks at one step: a row per rank, with a value for each of `names`.
 
-    A row is packed, see `pack_row`. `last_record` holds what the rows have in common: run, attempt, step, step index and attributes;
-    its time is that of the newest record. `logged_as` holds the key of each signal that was logged
-    under another name, since some keys imply a unit (`objective/kl` is a sum). `weights` are the
-    weights of signals that are not 1. Ranks with attributes or weights do not share a table.
+    A row is packed, see `pack_row`. `last_record` holds what the rows have in common: run, attempt,
+    step, step index and attributes; its time is that of the newest record. `logged_as` holds the
+    key of each signal that was logged under another name, since some keys imply a unit
+    (`objective/kl` is a sum). `weights` are the weights of signals that are not 1. Ranks with
+    attributes or weights do not share a table.
     """
 
     names: tuple[str, ...]

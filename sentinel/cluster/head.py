@@ -28,7 +28,7 @@ from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.model.record_batch import RecordOrBatch, coalesce, iter_records
 from sentinel.transport.batch_codec import BatchMessageError
 
-MAX_TURN_BYTES = 256 << 10
+MAX_TURN_BYTES = 1 << 20
 """Approximate size of the messages that one call of `merge` processes."""
 PROMPT_SECONDS = 4.0
 """Age of a loss up to which it is sent without another look."""

@@ -203,7 +203,7 @@ def _value(name: str, each: NodeHeartbeat) -> float:
 
 
 def _sum(name: str, node_heartbeats: Iterable[NodeHeartbeat]) -> float:
-    return sum(_value(name, each) for each in node_heartbeats) + 0.0
+    return sum([each.heartbeat.values.get(name, 0.0) for each in node_heartbeats]) + 0.0
 
 
 def _lost_ranks(each: NodeHeartbeat) -> set[int]:
@@ -275,6 +275,8 @@ def _first_end(each: NodeHeartbeat) -> RankEnd:
 def _ordered_by_failure(node_heartbeats: Sequence[NodeHeartbeat]) -> list[NodeHeartbeat]:
     """The node of the first failure, then other nodes with failed ranks, then those without."""
     failed = [each for each in node_heartbeats if each.seconds_since_failure >= 0.0]
+    if not failed:
+        return [*node_heartbeats]
     ends = [_first_end(each) for each in failed]
     causes, _ = first_failure(ends, CLOCK_ERROR_SECONDS)
     first = [each for each, end in zip(failed, ends, strict=True) if end in causes[:1]]

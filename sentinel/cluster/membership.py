@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from itertools import starmap
 from math import inf
 from struct import Struct
 from typing import Any
@@ -70,9 +71,7 @@ class Membership:
 
     def persist(self) -> None:
         """Store what changed, within the caller's transaction."""
-        for member in self.members.values():
-            if member.has_unsaved_changes:
-                save_member(self.connection, member)
+        save_members(self.connection, self.members.values())
 
     @property
     def has_unsaved_changes(self) -> bool:
@@ -155,8 +154,8 @@ class Membership:
                 unread or UNSENT_KEY in attributes
                 or member.messages_to_catch_up or member.slot in waiting_slots
             )  # fmt: skip
-            is_sending = member.slot in self.by_slot and not self.is_lost(member, attempt)
-            if not is_behind or not is_sending:
+            is_sending = is_behind and member.slot in self.by_slot
+            if not is_sending or self.is_lost(member, attempt):
                 member.behind_since = None
                 continue
             now = self.listening_clock.seconds
@@ -236,23 +235,24 @@ def load_members(connection: sqlite3.Connection) -> dict[str, Member]:
     return {name: _restore_member(name, *columns) for name, *columns in rows}
 
 
-def save_member(connection: sqlite3.Connection, member: Member) -> None:
-    """Store the node's position in its spool and its sequence numbers, and its state if changed."""
-    sequences = b"".join(
-        [_SEQUENCE_STRUCT.pack(*sender, number) for sender, number in member.last_sequences.items()]
+def save_members(connection: sqlite3.Connection, members: Iterable[Member]) -> None:
+    """Store of each node what changed: position in its spool, sequence numbers, and its state."""
+    progress: list[tuple[int, bytes, str]] = []
+    states: list[tuple[str, str, str]] = []
+    for member in members:
+        if member.has_unsaved_changes:
+            numbers = [(*sender, number) for sender, number in member.last_sequences.items()]
+            sequences = b"".join(starmap(_SEQUENCE_STRUCT.pack, numbers))
+            progress.append((member.last_row, sequences, member.name))
+        if member.has_unsaved_state:
+            states.append((member.name, member.spool_id, _serialize_state(member)))
+        member.has_unsaved_progress = member.has_unsaved_state = False
+    # The larger state seldom changes, the position with each message.
+    connection.executemany(
+        "insert or replace into node(name, spool, row, sequences, state) values(?, ?, 0, x'', ?)",
+        states,
     )
-    if member.has_unsaved_state:
-        connection.execute(
-            "insert or replace into node(name, spool, row, sequences, state) values(?, ?, ?, ?, ?)",
-            (member.name, member.spool_id, member.last_row, sequences, _serialize_state(member)),
-        )
-    else:
-        # Once for each message, so the larger state is left out.
-        connection.execute(
-            "update node set row = ?, sequences = ? where name = ?",
-            (member.last_row, sequences, member.name),
-        )
-    member.has_unsaved_progress = member.has_unsaved_state = False
+    connection.executemany("update node set row = ?, sequences = ? where name = ?", progress)
 
 
 def _serialize_state(member: Member) -> str:

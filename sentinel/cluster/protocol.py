@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import struct
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 PROTOCOL_VERSION = 4
@@ -39,6 +40,7 @@ class SlotKeys(NamedTuple):
     ack: str
 
 
+@lru_cache(maxsize=1 << 15)
 def slot_keys(slot: int) -> SlotKeys:
     """The keys of that slot.
 

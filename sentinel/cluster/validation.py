@@ -93,12 +93,13 @@ def _is_valid_heartbeat(heartbeat: Record) -> bool:
     attributes = heartbeat.attributes
     if attributes.get("cause") == "died" and not attributes.get("died_ranks"):
         return False
-    matches = (
-        pattern.fullmatch(attributes[name])
-        for name, pattern in _ATTRIBUTE_PATTERNS.items()
-        if name in attributes
+    for name in _ATTRIBUTE_PATTERNS.keys() & attributes.keys():
+        if not _ATTRIBUTE_PATTERNS[name].fullmatch(attributes[name]):
+            return False
+    # If their sum is small, so is each.
+    return sum(map(abs, heartbeat.values.values())) <= MAX_HEARTBEAT_VALUE or all(
+        _is_valid_value(*each) for each in heartbeat.values.items()
     )
-    return all(matches) and all(_is_valid_value(*each) for each in heartbeat.values.items())
 
 
 def _is_valid_value(name: str, value: float) -> bool:

@@ -97,12 +97,15 @@ class RankSelection:
             for record in batch.records():
                 self.update(record)
             return
-        up, _, seconds, _ = zip(*[self.states[rank] for rank in batch.ranks], strict=True)
+        known = [*map(self.states.__getitem__, batch.ranks)]
+        up = [state.up for state in known]
         if "step_time" in batch.names:
             column = batch.names.index("step_time")
-            seconds = tuple(unpack_matrix(batch.matrix)[column :: len(batch.names)])
-        states = map(RankState, up, repeat(batch.step), seconds, batch.times)
-        self.states.update(zip(batch.ranks, states, strict=True))
+            seconds = unpack_matrix(batch.matrix)[column :: len(batch.names)].tolist()
+        else:
+            seconds = [state.step_time for state in known]
+        fields = zip(up, repeat(batch.step), seconds, batch.times)
+        self.states.update(zip(batch.ranks, map(RankState._make, fields), strict=True))
 
     def update_weights(self, record: Record) -> None:
         """Apply a record of the run: its slowest, missing and deviating ranks gain weight."""

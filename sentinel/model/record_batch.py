@@ -41,8 +41,8 @@ def unpack_matrix(matrix: bytes) -> array[float]:
 class RecordBatch:
     """STEP records without attributes of at least two ranks, of one attempt, step and step index.
 
-    `ranks` are distinct. `times` and `sequences` have one element per rank, and `matrix` a row, with
-    a value for each of `names`. Other fields are those of `Record`.
+    `ranks` are distinct. `times` and `sequences` have one element per rank, and `matrix` has a row,
+    with a value for each of `names`. Other fields are those of `Record`.
     """
 
     run: str

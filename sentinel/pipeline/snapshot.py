@@ -17,6 +17,8 @@ from enum import Enum
 from typing import Any
 
 SCALAR_TYPES = (str, int, float, bool, type(None))
+_SCALARS = frozenset(SCALAR_TYPES)
+_SEQUENCES = {each.__name__: each for each in (list, tuple, set, frozenset, deque)}
 
 
 class SnapshotError(ValueError):
@@ -42,23 +44,38 @@ def deserialize(text: str, modules: Iterable[str] = ()) -> Any:
 
 
 def _encode(value: Any, where: str) -> Any:
-    if isinstance(value, Enum):
-        return {"enum": _class_name(type(value)), "value": value.name}
-    if isinstance(value, SCALAR_TYPES):
+    kind = type(value)
+    if kind in SCALAR_TYPES:
         return value
-    if isinstance(value, bytes):
-        return {"bytes": b64encode(value).decode()}
-    if isinstance(value, dict):
-        pairs = [[_encode(k, where), _encode(v, f"{where}[{k!r}]")] for k, v in value.items()]
-        return {"dict": pairs}
-    if isinstance(value, deque):
-        return {"deque": [_encode(v, where) for v in value], "maxlen": value.maxlen}
-    for kind in (list, tuple, set, frozenset):
-        if type(value) is kind:
-            # Sets in one order, so that the same state gives the same text.
-            items = sorted(value, key=str) if kind in {set, frozenset} else value
-            return {kind.__name__: [_encode(v, f"{where}[]") for v in items]}
-    return _encode_object(value, where)
+    if kind in {list, tuple, set, frozenset}:
+        # Sets in one order, so that the same state gives the same text.
+        items = sorted(value, key=str) if kind in {set, frozenset} else value
+        return {kind.__name__: _encode_items(items, where)}
+    if isinstance(value, Enum):
+        encoded: dict[str, Any] = {"enum": _class_name(kind), "value": value.name}
+    elif isinstance(value, bytes):
+        encoded = {"bytes": b64encode(value).decode()}
+    elif isinstance(value, SCALAR_TYPES):
+        return value
+    elif isinstance(value, dict):
+        encoded = {"dict": _encode_pairs(value, where)}
+    elif isinstance(value, deque):
+        encoded = {"deque": _encode_items(value, where), "maxlen": value.maxlen}
+    else:
+        encoded = _encode_object(value, where)
+    return encoded
+
+
+def _encode_pairs(value: dict[Any, Any], where: str) -> list[list[Any]]:
+    if _SCALARS.issuperset(map(type, (*value, *value.values()))):
+        return [*map(list, value.items())]
+    return [[_encode(k, where), _encode(v, f"{where}[{k!r}]")] for k, v in value.items()]
+
+
+def _encode_items(items: Iterable[Any], where: str) -> list[Any]:
+    if _SCALARS.issuperset(map(type, items)):
+        return [*items]
+    return [_encode(item, f"{where}[]") for item in items]
 
 
 def _encode_object(value: Any, where: str) -> Any:
@@ -82,17 +99,16 @@ def _decode(data: Any, modules: frozenset[str]) -> Any:
         return data
     if "enum" in data:
         return _resolve_class(data["enum"], modules)[data["value"]]
-    if "bytes" in data:
-        return b64decode(data["bytes"], validate=True)
     if "object" in data:
         return _decode_object(data, modules)
     if "dict" in data:
         return {_decode(k, modules): _decode(v, modules) for k, v in data["dict"]}
-    if "deque" in data:
-        return deque((_decode(v, modules) for v in data["deque"]), maxlen=data["maxlen"])
-    for kind in (list, tuple, set, frozenset):
-        if kind.__name__ in data:
-            return kind(_decode(v, modules) for v in data[kind.__name__])
+    for name, kind in _SEQUENCES.items():
+        if name in data:
+            items = (_decode(item, modules) for item in data[name])
+            return deque(items, maxlen=data["maxlen"]) if kind is deque else kind(items)
+    if "bytes" in data:
+        return b64decode(data["bytes"], validate=True)
     raise SnapshotError(f"unknown shape with keys {sorted(data)}")
 
 

@@ -17,9 +17,10 @@ from sentinel.model.record_batch import RecordOrBatch
 from sentinel.transport.batch_codec import decode_standalone, encode_standalone
 from sentinel.transport.ring import ReadPosition, RingCursor
 
-MIN_SNAPSHOT_BYTES, JOURNAL_PER_SNAPSHOT = 2 << 20, 8
-"""Size of the journal at which a snapshot is made, and in times of the size of the last one: of
-many ranks, a snapshot of what waits takes longer than their step."""
+MIN_JOURNAL_BYTES, MAX_JOURNAL_BYTES = 2 << 20, 64 << 20
+JOURNAL_PER_SNAPSHOT = 8
+"""Size of the journal at which a snapshot is made: so many times that of the last one, within the
+limits. A snapshot of many ranks that wait takes longer than their step."""
 
 
 @dataclass
@@ -88,7 +89,8 @@ class Journal:
     @property
     def is_long(self) -> bool:
         """Whether it is time for a snapshot, which a larger state has after more input."""
-        return self.size >= max(MIN_SNAPSHOT_BYTES, JOURNAL_PER_SNAPSHOT * self.snapshot_size)
+        wanted = max(MIN_JOURNAL_BYTES, JOURNAL_PER_SNAPSHOT * self.snapshot_size)
+        return self.size >= min(wanted, MAX_JOURNAL_BYTES)
 
     def load_snapshot(self) -> str | None:
         """The stored snapshot, if there is one."""

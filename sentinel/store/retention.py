@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from sentinel.model.record import Event
 from sentinel.store.blocks import Block, block_of_record, merge_blocks, pack_block
 from sentinel.store.database import transaction
+from sentinel.store.journal import MAX_JOURNAL_BYTES
 from sentinel.store.storage_monitor import reading_storage
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ DETAIL_STEPS = 100
 MIN_FULL_STEPS = 5000
 """Records that are kept in full above the cap too: baselines of detectors are shorter."""
 DELETED_AT_ONCE = 64
-MAX_FREE_PAGES = 2048
+MAX_FREE_PAGES = MAX_JOURNAL_BYTES // 4096
 """Free pages in the file below which it is not made smaller: the journal needs pages again."""
 MAX_FREE_SHARE = 0.2
 PAGES_PER_VACUUM = 128

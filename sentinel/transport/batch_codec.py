@@ -20,6 +20,7 @@ import json
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -140,12 +141,15 @@ class BatchEncoder:
         if attempt_ranks == self._last_ranks:
             name_set += SAME_RANKS_FLAG
         else:
-            senders = [self._sender_number(batch.attempt, rank) for rank in batch.ranks]
+            numbers = self._sender_numbers
+            senders = [
+                numbers.setdefault((batch.attempt, rank), len(numbers)) for rank in batch.ranks
+            ]
         sequences = [sequence & 0xFFFFFFFF for sequence in batch.sequences]
-        numbers = chain(senders, sequences, batch.times)
+        body = chain(senders, sequences, batch.times)
         header = ENTRY_HEADER.pack(name_set, count, batch.step, batch.step_index)
         self._last_ranks = attempt_ranks
-        return header + struct.pack(_batch_format(len(senders), count), *numbers) + batch.matrix
+        return header + struct.pack(_batch_format(len(senders), count), *body) + batch.matrix
 
     def _encode_json(self, record: Record) -> bytes:
         fields: list[object] = [dict(record.values), dict(record.attributes)]
@@ -258,19 +262,24 @@ class BatchDecoder:
     def _decode_record(
         self, text: bytes, step: int, step_index: int, header: tuple[int, int, float]
     ) -> Record:
-        name, *fields = json.loads(text)
+        name, values, attributes, *is_delta = json.loads(text.decode())
         sender, sequence, time = header
         attempt, rank = self._senders[sender]
         event = Event(name)
-        values, attributes = self._delta.decode(*fields) if event is Event.HEARTBEAT else fields
+        values = {str(name): float(value) for name, value in values.items()}
+        attributes = {str(name): str(text) for name, text in attributes.items()}
+        if event is Event.HEARTBEAT:
+            values, attributes = self._delta.decode(values, attributes, *is_delta)
+        elif is_delta:
+            raise ValueError("Only a heartbeat is a delta.")
         return Record(
             run=self.run,
             rank=rank,
             step=step,
             time=time,
             event=event,
-            values={str(name): float(value) for name, value in values.items()},
-            attributes={str(name): str(text) for name, text in attributes.items()},
+            values=values,
+            attributes=attributes,
             attempt=attempt,
             step_index=step_index,
             sequence=sequence,
@@ -311,8 +320,15 @@ def _diff(new: Fields, old: Fields) -> dict[str, object]:
 
 
 def _apply_diff(old: Fields, changes: Fields) -> Fields:
-    names = {str(at): name for at, name in enumerate(old)}
+    if not changes:
+        return old
+    names = _names_by_position(tuple(old))
     return {**old, **{names[at]: value for at, value in changes.items()}}
+
+
+@lru_cache(maxsize=256)
+def _names_by_position(names: Names) -> dict[str, str]:
+    return {str(at): name for at, name in enumerate(names)}
 
 
 def encode_standalone(entries: Sequence[RecordOrBatch]) -> bytes:

@@ -9,7 +9,7 @@ from support.message_stores import refusal_counts
 
 from sentinel.cluster.attempt_map import MAX_ATTEMPTS_KEPT
 from sentinel.cluster.member import MAX_FUTURE_SECONDS, MAX_STEP_INDEX_JUMP, Member
-from sentinel.cluster.membership import load_members, save_member
+from sentinel.cluster.membership import load_members, save_members
 from sentinel.model.counters import Counters
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.model.record_batch import RecordBatch, pack_row
@@ -102,7 +102,7 @@ def test_a_member_survives_a_restart_of_the_head(member, counters, tmp_path):
     ):
         member.add_rank(record.attempt, record.rank)
     member.add_rank(0, 3, has_ended=True)
-    save_member(connection, member)
+    save_members(connection, [member])
     assert not member.has_unsaved_changes
 
     again = load_members(connection)["b/r"]

@@ -44,6 +44,8 @@ class Slotted:
         {IncidentKey("run", -1, "kl_blowup"): Severity.CRITICAL},
         Finding("A sentence.", {"kl": inf}, Severity.INFO, 3, None),
         deque([1.0, 2.0], maxlen=2),
+        deque([(1, Severity.INFO)]),
+        {3: b"\x00\xff of a matrix"},
     ],
     ids=repr,
 )
