@@ -184,7 +184,7 @@ def _column_blocks(tables: Iterable[RankValues]) -> list[ColumnBlock]:
     for names, rows in rows_by_names.items():
         ranks = sorted(rows)
         values = unpack_matrix(b"".join(map(rows.__getitem__, ranks)))
-        columns = {name: values[at :: len(names)].tolist() for at, name in enumerate(names)}
+        columns = {name: tuple(values[at :: len(names)]) for at, name in enumerate(names)}
         blocks.append(ColumnBlock(ranks, columns))
     return sorted(blocks, key=lambda block: block.ranks[0])
 
@@ -239,7 +239,7 @@ def compute_spread(
     count = len(values)
     mean = total / count
     # `dist` scales its terms; a sum of squares would overflow long before the values do.
-    std = dist(values, [mean] * count) / sqrt(count)
+    std = dist(values, (mean,) * count) / sqrt(count)
     # Of equal values the lowest rank is named, so that the result is stable.
     minimum, maximum = min(values), max(values)
     min_rank, max_rank = ranks[values.index(minimum)], ranks[values.index(maximum)]

@@ -12,7 +12,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
 
 from sentinel.cluster.attempt_map import Attempt, AttemptMap
@@ -30,6 +30,9 @@ from sentinel.transport.batch_codec import BatchMessageError
 
 MAX_TURN_BYTES = 1 << 20
 """Approximate size of the messages that one call of `merge` processes."""
+NODES_PER_INTERVAL, HEARTBEAT_INTERVAL_SECONDS, MAX_HEARTBEAT_INTERVAL_SECONDS = 1000, 0.5, 1.0
+"""Interval of the heartbeat of the run for each so many nodes, up to that of the nodes. With fewer
+nodes it is made with each of this node."""
 PROMPT_SECONDS = 4.0
 """Age of a loss up to which it is sent without another look."""
 NODE_RETURN_SECONDS = 15.0
@@ -61,6 +64,7 @@ class Head:
     _delayed_loss_time: float = -1.0
     """When the loss was found that could not be sent at once."""
     _receiver_reached_at: float = 0.0
+    _heartbeat_at: float = -inf
     _store_count: int = 1
 
     def __post_init__(self) -> None:
@@ -95,14 +99,15 @@ class Head:
         local_entries = [*local_entries]
         self._update_early_records(local_entries)
         entries: list[RecordOrBatch] = []
-        is_heartbeat_due = False
+        has_heartbeat = False
         for entry in local_entries:
             if isinstance(entry, Record) and entry.event is Event.HEARTBEAT:
-                is_heartbeat_due = True
+                has_heartbeat = True
             entries += self._process_entry(self.membership.own_member, entry)
         for slot, message in self.server.drain_messages(MAX_TURN_BYTES):
             entries += self._process_message(slot, message, now)
-        if is_heartbeat_due:
+        if has_heartbeat and self._is_heartbeat_due(now):
+            self._heartbeat_at = now
             self._deputy_slot = self.run_heartbeat.deputy_slot()
             self.server.run_finished = self.finished
             waiting = self.server.waiting_slots()
@@ -110,6 +115,12 @@ class Head:
                 now, waiting, flood=self.server.flood, is_last=self.is_shutting_down
             )
         return coalesce(entries)
+
+    def _is_heartbeat_due(self, now: float) -> bool:
+        """Whether the nodes can have sent another heartbeat since the last one of the run."""
+        count = len(self.membership.by_slot) // NODES_PER_INTERVAL
+        interval = min(count * HEARTBEAT_INTERVAL_SECONDS, MAX_HEARTBEAT_INTERVAL_SECONDS)
+        return self.is_shutting_down or not 0 <= now - self._heartbeat_at < interval
 
     def persist(self) -> None:
         """Store the position of each node, within the caller's transaction."""

@@ -103,8 +103,9 @@ def merge_heartbeats(
     lost = [each for each in current if each.is_lost]
     present = [each for each in current if not each.is_lost]
     values = _merge_values(present, lost)
+    by_failure = _ordered_by_failure(current)
     attributes = {
-        **_failure_attributes(current),
+        **_failure_attributes(current, by_failure),
         **_straggler_attributes(present),
         **_lost_node_attributes(lost),
     }
@@ -118,7 +119,7 @@ def merge_heartbeats(
         attributes |= {"straggler_ranks": attributes["lost_ranks"], "blocked_by": "node_lost"}
         attributes.pop("all_behind", None)
     attributes |= _failure_origin(
-        current, values["idle_seconds"], has_unheard_nodes=has_unheard_nodes
+        by_failure, values["idle_seconds"], has_unheard_nodes=has_unheard_nodes
     )
     return Record(
         run=run,
@@ -173,7 +174,10 @@ def _merge_values(
         "ranks_gone": _sum("ranks_gone", [*present, *lost]),
         "ranks_failed": _sum("ranks_failed", [*present, *lost]),
         "idle_seconds": min(
-            _value("idle_seconds", each) + each.age_seconds for each in present or lost
+            [
+                each.heartbeat.values.get("idle_seconds", 0.0) + each.age_seconds
+                for each in present or lost
+            ]
         ),
         "inactive_seconds": _inactive_seconds(present or lost),
         "nodes": float(len(present) + len(lost)),
@@ -218,14 +222,15 @@ def _parse_ranks(name: str, each: NodeHeartbeat) -> list[int]:
     return [int(rank) for rank in each.heartbeat.attributes.get(name, "").split(",") if rank]
 
 
-def _failure_attributes(node_heartbeats: Sequence[NodeHeartbeat]) -> dict[str, str]:
+def _failure_attributes(
+    node_heartbeats: Sequence[NodeHeartbeat], by_failure: Sequence[NodeHeartbeat]
+) -> dict[str, str]:
     """Attributes of the node with the first failure, or of any; failed ranks of all nodes."""
-    order = _ordered_by_failure(node_heartbeats)
-    first = order[0].heartbeat.attributes
+    first = by_failure[0].heartbeat.attributes
     attributes = {name: text for name, text in first.items() if name not in _NODE_ATTRIBUTES}
     for name in _RANK_LISTS:
         attributes[name] = ",".join(
-            [ranks for each in order if (ranks := each.heartbeat.attributes.get(name))]
+            [ranks for each in by_failure if (ranks := each.heartbeat.attributes.get(name))]
         )
     failed = [each for each in node_heartbeats if "cause" in each.heartbeat.attributes]
     if failed:
@@ -286,14 +291,14 @@ def _ordered_by_failure(node_heartbeats: Sequence[NodeHeartbeat]) -> list[NodeHe
 
 
 def _failure_origin(
-    node_heartbeats: Sequence[NodeHeartbeat], idle_seconds: float, *, has_unheard_nodes: bool
+    by_failure: Sequence[NodeHeartbeat], idle_seconds: float, *, has_unheard_nodes: bool
 ) -> dict[str, str]:
     """Whether the loss of another node explains the first failure, as far as that is known.
 
     When a node dies, ranks of other nodes may raise at once; only its silence shows that it died. A
     rank that is killed is not explained by another node.
     """
-    first = _ordered_by_failure(node_heartbeats)[0]
+    first = by_failure[0]
     attributes = first.heartbeat.attributes
     if first.is_lost or "failed_seconds_ago" not in attributes:
         return {}
@@ -301,7 +306,7 @@ def _failure_origin(
         return {}
     silent_since_failure = [
         each
-        for each in node_heartbeats
+        for each in by_failure
         if each is not first
         and each.age_seconds > first.seconds_since_failure - HEARTBEAT_DELAY_SECONDS
     ]
