@@ -1,4 +1,4 @@
-"""Capacity of a head agent: simulated nodes against a real head, and a model of its CPU time.
+"""Capacity of a head agent: simulated nodes against a real head.
 
     python benchmarks/fleet.py [--ranks 1024 2048] [--signals 32] [--seconds 60]
 
@@ -7,8 +7,8 @@ its own node has real rings. All other nodes, 8 ranks each, are simulated by two
 encode, sign and send real batches to the head's store (`fleet_nodes.py`), one step per second. CPU
 is that of the head's process, user and system, over `seconds` after a warm-up; the delay is from a
 step to its row in the head's database, polled twenty times per second; `lost` counts records that
-are in no row. `--local 4 8 16` varies the ranks per node, which separates the cost of a node from
-that of a rank. Writes results/fleet.json, prints Markdown.
+are in no row. `--local 4 8 16` varies the ranks per node. Writes results/fleet.json, and prints
+Markdown.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ import numpy as np
 from agent import cpu_seconds, read_metrics, resident_mb, stored_steps, wait_for_agent_url
 from fleet_nodes import Course, Plan
 from loopback import enter_network_namespace
-from scale_page import cost_model_text, fleet_table, torch_table
+from scale_page import fleet_table, torch_table
 
 from sentinel.model.record import Event
 from sentinel.transport.identity import Identity
@@ -52,8 +52,6 @@ SIMULATOR_COUNT = 2
 SIMULATOR_SCRIPT = Path(__file__).with_name("fleet_nodes.py")
 LOW_PRIORITY_COMMAND = ("nice", "-n", "15")
 """Priority of the simulating processes, below the head, as an agent is below training."""
-SATURATED_PERCENT = 90.0
-"""CPU of the head above which it may be behind; such rows are left out of the model."""
 IMPORT_COST_CODE = """
 import json, sys, time
 for module in sys.argv[1].split(","):
@@ -247,28 +245,6 @@ def sum_family(family: str, page: str) -> float:
     return sum(float(n) for n in re.findall(rf"^{family}\S* (\S+)$", page, re.MULTILINE))
 
 
-def has_kept_up(row: dict[str, Any]) -> bool:
-    """Whether the head could process all that was sent."""
-    return row["lost"] == 0 and row["cpu_percent"] < SATURATED_PERCENT
-
-
-def fit_cost_model(usable_rows: list[dict[str, Any]]) -> dict[str, float]:
-    """CPU = constant + share per node + share per rank, by least squares.
-
-    Relative errors are weighted equally; otherwise the largest fleet would dominate.
-    """
-    shares = np.array([[1.0, row["nodes"], row["ranks"]] for row in usable_rows])
-    spent = np.array([row["cpu_percent"] for row in usable_rows])
-    figures = np.linalg.lstsq(shares / spent[:, None], np.ones(len(usable_rows)), rcond=None)[0]
-    return {
-        "signals": usable_rows[0]["signals"],
-        "constant_percent": round(float(figures[0]), 2),
-        "node_percent": round(float(figures[1]), 5),
-        "rank_percent": round(float(figures[2]), 5),
-        "off_percent": round(100 * float(np.abs(shares @ figures / spent - 1).max()), 1),
-    }
-
-
 def import_cost(modules: str, repeats: int) -> dict[str, float]:
     """Cost of importing these modules: MB resident, seconds of CPU."""
     reports = []
@@ -302,14 +278,9 @@ def main() -> None:
         "torch": import_cost("sentinel.agent.main,torch.distributed", args.imports),
     }
     figures = {"rows": reports, "agent": agent}
-    print(fleet_table(figures))
-    if not (usable_rows := [row for row in reports if has_kept_up(row)]):
-        print("The head kept up with none of them: no model, and nothing is written.")
-        return
-    figures["law"] = fit_cost_model(usable_rows)
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(figures, indent=1) + "\n")
-    print(cost_model_text(figures), torch_table(figures), sep="\n\n")
+    print(fleet_table(figures), torch_table(figures), sep="\n\n")
 
 
 if __name__ == "__main__":

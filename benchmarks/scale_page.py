@@ -1,8 +1,8 @@
-"""Writes the tables of docs/scale.md from the results of three benchmarks.
+"""Writes the tables of docs/scale.md from the results of four benchmarks.
 
     python benchmarks/scale_page.py
 
-They are `aggregation.py`, `fleet.py` and `agent_steps.py`.
+They are `aggregation.py`, `fleet.py`, `head.py` and `agent_steps.py`.
 """
 
 from __future__ import annotations
@@ -103,15 +103,28 @@ def fleet_table(results: dict[str, Any]) -> str:
     return table(head, body)
 
 
+def head_table(results: dict[str, Any]) -> str:
+    """CPU time of the head for a step, of its server and of its loop."""
+    body = [
+        [
+            f"{row['ranks']:,}",
+            f"{row['nodes']:,}",
+            f"{row['server']:.0f} ms",
+            f"{row['loop']:.0f} ms",
+            f"{(row['server'] + row['loop']) / 10:.1f} %",
+        ]
+        for row in results["rows"]
+    ]
+    return table(["ranks", "nodes", "server", "loop", "of a core, at 1 step/s"], body)
+
+
 def cost_model_text(results: dict[str, Any]) -> str:
     """CPU time of the head as a linear model of nodes and ranks."""
-    model = results["law"]
-    constant, node, rank = (model[f"{name}_percent"] for name in ("constant", "node", "rank"))
+    law = results["law"]
     return (
-        f"At one step of {model['signals']} signals a second the head takes {constant:.1f} % "
-        f"of a core, plus {node:.3f} % per node and {rank:.4f} % per rank: {1e4 * rank:.0f} µs per "
-        f"record, and {1e4 * node:.0f} µs per node and second. The fit uses the few rows above in "
-        "which the head kept up, so it is approximate."
+        f"At a step of {results['signals']} signals a second the head takes "
+        f"{law['constant_ms']:.0f} ms, plus {law['node_us']:.0f} µs per node and "
+        f"{law['rank_us']:.1f} µs per rank. No row is off by more than {law['off_percent']:.0f} %."
     )
 
 
@@ -150,7 +163,8 @@ def tables() -> dict[str, str]:
         "wire": wire_table(aggregation, fleet_results),
         "fleet": fleet_table(fleet_results),
         "aligning": aligning_table(result("agent_steps")),
-        "law": cost_model_text(fleet_results),
+        "head": head_table(result("head")),
+        "law": cost_model_text(result("head")),
         "torch": torch_table(fleet_results),
         "load": load_text(aggregation, fleet_results),
     }

@@ -46,6 +46,7 @@ SMALLEST = {
     "failing_runs": "logs --only vision-frozen",
     "gpu": "--dry --blocks 1 --steps 1",
     "gradient_flow": "--pairs 1 --width 16",
+    "head": "--sizes 16x8 32x8 64x8 64x4 --steps 1",
     "hostile_calls": "--calls 200 --threads 2",
     "importance": "--part truth --functions additive --sets 1 --sizes 20",
     "kills": "--writers 2 --trainers 1 --agents 1",
