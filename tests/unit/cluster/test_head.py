@@ -6,6 +6,7 @@ import pytest
 from support.heads import HeadHarness, Node, last_heartbeat, summarize
 from support.message_stores import refusal_counts
 
+from sentinel.cluster import head
 from sentinel.cluster.membership import ABANDON_AFTER_SECONDS
 from sentinel.model.record import WHOLE_RUN, Event
 from sentinel.store.database import transaction
@@ -183,6 +184,22 @@ def test_the_heartbeats_of_all_nodes_become_one(harness):
     assert heartbeat.rank == WHOLE_RUN
     assert (heartbeat.values["nodes"], heartbeat.values["nodes_lost"]) == (2.0, 0.0)
     assert heartbeat.values["ranks_running"] == 4.0
+
+
+def test_the_heartbeat_of_many_nodes_is_made_once_a_second(harness, monkeypatch):
+    """The nodes send theirs no more often, and merging those of thousands takes time."""
+    node = harness.start_nodes()
+    harness.merge(seconds=5.0)
+    assert len(harness.advance(4.0, others=[node])) == 8
+
+    monkeypatch.setattr(head, "NODES_PER_INTERVAL", 1)
+    monkeypatch.setattr(head, "HEARTBEAT_INTERVAL_SECONDS", 100.0)
+    harness.merge(seconds=5.0)
+    assert len(harness.advance(4.0, others=[node])) == 4
+
+    harness.head.is_shutting_down = True
+    (last,) = harness.merge(harness.own_node.heartbeat(), seconds=0.0)
+    assert last.attributes["final"] == "yes"
 
 
 def test_a_flood_of_hellos_is_acknowledged_and_changes_no_heartbeat(harness):

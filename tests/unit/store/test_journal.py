@@ -8,6 +8,7 @@ from math import isnan, nan
 import pytest
 
 from sentinel.model.record import Event, Record
+from sentinel.store import journal as journal_module
 from sentinel.store.database import connect
 from sentinel.store.journal import Journal
 from sentinel.transport.ring import ReadPosition, RingCursor
@@ -82,3 +83,17 @@ def test_positions_are_restored_with_the_state_of_their_reader(journal):
     journal.store_positions(positions)
 
     assert journal.positions() == positions
+
+
+def test_a_larger_state_is_stored_after_more_input(journal, monkeypatch):
+    """Of many ranks, what waits for a step is as large as the step."""
+    monkeypatch.setattr(journal_module, "MIN_JOURNAL_BYTES", 100)
+    monkeypatch.setattr(journal_module, "MAX_JOURNAL_BYTES", 10_000)
+    assert not journal.is_long
+
+    for characters, expected in ((1, 100), (500, 8 * 500), (100_000, 10_000)):
+        journal.store_snapshot("x" * characters)
+        assert not journal.is_long
+        while not journal.is_long:
+            journal.append([record(1, loss=1.0)])
+        assert expected <= journal.size < expected + 200
