@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from itertools import starmap
 from math import inf
 from struct import Struct
 from typing import Any
@@ -241,8 +240,8 @@ def save_members(connection: sqlite3.Connection, members: Iterable[Member]) -> N
     states: list[tuple[str, str, str]] = []
     for member in members:
         if member.has_unsaved_changes:
-            numbers = [(*sender, number) for sender, number in member.last_sequences.items()]
-            sequences = b"".join(starmap(_SEQUENCE_STRUCT.pack, numbers))
+            numbers = member.last_sequences.items()
+            sequences = b"".join([_SEQUENCE_STRUCT.pack(*sender, at) for sender, at in numbers])
             progress.append((member.last_row, sequences, member.name))
         if member.has_unsaved_state:
             states.append((member.name, member.spool_id, _serialize_state(member)))

@@ -41,6 +41,12 @@ REVALIDATED = "no-cache"
 IMMUTABLE = "private, max-age=31536000, immutable"
 
 
+class EncodedJson(str):
+    """Data that is JSON already."""
+
+    __slots__ = ()
+
+
 async def answer_error(request: Request, error: Exception) -> Response:
     """An HTTPException: a page with a way back for a browser that opens a page, else its text."""
     assert isinstance(error, HTTPException)
@@ -60,6 +66,8 @@ def json_response(request: Request, data: Any, status: int = 200) -> Response:
 
 def json_text(data: Any) -> str:
     """The data as JSON; NaN and infinity are texts."""
+    if isinstance(data, EncodedJson):
+        return data
     try:
         return json.dumps(data, allow_nan=False, separators=(",", ":"))
     except ValueError:

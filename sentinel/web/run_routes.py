@@ -40,7 +40,14 @@ from sentinel.store.run_reader import RunReader
 from sentinel.store.run_summary import ACTIVE_STATES, UNFINISHED, problems_of
 from sentinel.web.auth import peer_of
 from sentinel.web.note_api import NoteApi
-from sentinel.web.responses import REVALIDATED, body_response, is_unchanged, json_response
+from sentinel.web.responses import (
+    REVALIDATED,
+    EncodedJson,
+    body_response,
+    is_unchanged,
+    json_response,
+    json_text,
+)
 from sentinel.web.run_events import OpenStreams, RunEvents, TooManyViewersError, Viewer
 from sentinel.web.static_files import StaticFiles
 from sentinel.web.suppression_api import RequestError, SuppressionApi
@@ -387,7 +394,7 @@ def _redirect_to_folder(request: Request) -> Response:
     return RedirectResponse(f"{quote(request.path_params['run'], safe='')}/", 307)
 
 
-def _series(view: RunView, request: Request) -> JsonObject:
+def _series(view: RunView, request: Request) -> JsonObject | EncodedJson:
     axis = request.query_params.get("axis", AXES[0])
     if axis not in AXES:
         raise RequestError(400, f"axis must be one of {', '.join(AXES)}.")
@@ -401,17 +408,20 @@ def _series(view: RunView, request: Request) -> JsonObject:
     )
     if request.query_params.get("exact") == "1":
         return found
-    series = {name: _shortened(each) for name, each in found["series"].items()}
-    return found | {"series": series}
+    series = [f"{json_text(name)}:{_shortened(each)}" for name, each in found["series"].items()]
+    rest = json_text({key: each for key, each in found.items() if key != "series"} | {"series": {}})
+    return EncodedJson(f"{rest[:-2]}{','.join(series)}}}}}")
 
 
-def _shortened(series: JsonObject) -> JsonObject:
-    """The series with fewer digits: half the bytes of the answer, and sooner written."""
-    return series | {
-        key: [None if value is None else float(f"{value:.7g}") for value in series[key]]
-        for key in _VALUE_LISTS
-        if series[key] is not None
-    }
+def _shortened(series: JsonObject) -> str:
+    """The series as JSON with seven digits: half the bytes of the answer, and half the time."""
+    lists = {key: series[key] for key in _VALUE_LISTS if series[key] is not None}
+    rest = json_text({key: each for key, each in series.items() if key not in lists})
+    texts = [rest[:-1]]
+    for key, values in lists.items():
+        numbers = ["null" if value is None else f"{value:.7g}" for value in values]
+        texts.append(f',"{key}":[{",".join(numbers)}]')
+    return "".join([*texts, "}"])
 
 
 def _ranks(view: RunView, request: Request) -> JsonObject:

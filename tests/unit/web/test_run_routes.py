@@ -191,6 +191,34 @@ def test_the_state_does_not_wait_for_long_readings_of_the_run(serve):
         assert {each.result().status_code for each in waiting} == {200}
 
 
+def test_series_have_seven_digits_unless_they_are_to_be_exact(serve):
+    curve = {
+        "x": [1, 2, 3],
+        "mean": [1 / 3, -2e-300, 123456789.0],
+        "min": [None, 0.0, -0.125],
+        "max": [1e300, 2.0, 16777217.0],
+        "rank_min": None,
+        "rank_max": [None, None, 0.1 + 0.2],
+        "bad": [],
+        "last": 1 / 3,
+    }
+    found = {"axis": "step", "series": {'my/"loss",é': curve}, "last_id": 3}
+    url = serve(signals=list, series=lambda *_, **__: found)
+
+    shown = get(f"{url}/runs/{RUN}/api/series").json()
+    assert shown == found | {
+        "series": {
+            'my/"loss",é': curve
+            | {
+                "mean": [0.3333333, -2e-300, 123456800.0],
+                "max": [1e300, 2.0, 16777220.0],
+                "rank_max": [None, None, 0.3],
+            }
+        }
+    }
+    assert get(f"{url}/runs/{RUN}/api/series?exact=1").json() == found
+
+
 def test_an_image_is_loaded_once(serve):
     url = serve(media_body=lambda _: ("image/png", b"png")) + "/api/media/4"
     answer = get(url)
