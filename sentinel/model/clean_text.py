@@ -14,7 +14,7 @@ _NO_ESCAPES: Mapping[str, str] = {}
 _CHUNK_CHARS = 512
 """Characters that are cleaned at once: of a long text that is cut only the start is needed."""
 _MAX_CACHED = 10_000
-"""Bounds the memory after texts of every language."""
+"""Bounds the memory after texts of every language; then the table begins anew."""
 _URL_CHARACTERS = ":/?#[]!$&'*+,;=%-._~"
 
 
@@ -28,8 +28,9 @@ class _CleanCharacters(dict[int, str]):
             clean_character = " "
         else:
             clean_character = "" if category.startswith("C") else character
-        if len(self) < _MAX_CACHED:
-            self[code] = clean_character
+        if len(self) >= _MAX_CACHED:
+            self.clear()
+        self[code] = clean_character
         return clean_character
 
 
