@@ -74,7 +74,22 @@ def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 @pytest.fixture(autouse=True)
-def isolated_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def isolated(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """Keep a test apart from the others. One fixture, since each takes 0.1 ms of every test."""
+    _isolate_directories(tmp_path, monkeypatch)
+    if "swallows_errors" not in request.keywords:
+        _raise_swallowed_errors(monkeypatch)
+    yield
+    assert session.current_session() is None, "the test left a session open"
+    # The copies of agents of this process: they would go to the directories of later tests.
+    for thread in threading.enumerate():
+        if thread.name == "sentinel-home":
+            thread.finish(60.0)
+
+
+def _isolate_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Use directories of the test only, without the environment of a launcher."""
     for name in list(os.environ):
         if name.startswith((*_LAUNCHERS, "SENTINEL_")):
@@ -86,29 +101,11 @@ def isolated_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([sources, os.environ.get("PYTHONPATH", "")]))
 
 
-@pytest.fixture(autouse=True)
-def raise_swallowed_errors(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Raise errors that sentinel would swallow, except in tests marked `swallows_errors`."""
-    if "swallows_errors" not in request.keywords:
-        monkeypatch.setattr(guard, "on_swallowed_error", _raise)
-        monkeypatch.setattr(pipeline, "SKIPPED_ERRORS", ())
-        monkeypatch.setattr(processor, "SKIPPED_ERRORS", ())
-
-
-@pytest.fixture(autouse=True)
-def no_open_session() -> Iterator[None]:
-    """Fail a test that leaves a session open."""
-    yield
-    assert session.current_session() is None
-
-
-@pytest.fixture(autouse=True)
-def no_copies_after_the_test(isolated_directories: None) -> Iterator[None]:
-    """End the copies of agents of this process: they would go to the directories of later tests."""
-    yield
-    for thread in threading.enumerate():
-        if thread.name == "sentinel-home":
-            thread.finish(60.0)
+def _raise_swallowed_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Raise errors that sentinel would swallow; tests marked `swallows_errors` check that."""
+    monkeypatch.setattr(guard, "on_swallowed_error", _raise)
+    monkeypatch.setattr(pipeline, "SKIPPED_ERRORS", ())
+    monkeypatch.setattr(processor, "SKIPPED_ERRORS", ())
 
 
 @pytest.fixture(scope="session", autouse=True)

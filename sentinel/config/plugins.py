@@ -39,14 +39,12 @@ def load_module(group: str, name: str) -> ModuleType:
     return importlib.import_module(f"sentinel.{group}.{name}")
 
 
-def module_names(group: str) -> list[str]:
+@cache
+def module_names(group: str) -> tuple[str, ...]:
     """The sorted names of the public modules of `sentinel.<group>`, which are not imported."""
     package = importlib.import_module(f"sentinel.{group}")
-    return sorted(
-        found.name
-        for found in pkgutil.iter_modules(package.__path__)
-        if not (found.ispkg or found.name.startswith("_"))
-    )
+    names = (found.name for found in pkgutil.iter_modules(package.__path__) if not found.ispkg)
+    return tuple(sorted(name for name in names if not name.startswith("_")))
 
 
 def unknown_detector_text(detector: str) -> str:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Mapping
+from itertools import accumulate, takewhile
 from urllib.parse import quote, urlsplit
 
 MAX_URL_CHARS = 500
 """Characters of a link; a longer one is left out, since a part of it leads nowhere."""
 
 _NO_ESCAPES: Mapping[str, str] = {}
-_CHUNK_CHARS = 4096
+_CHUNK_CHARS = 512
 """Characters that are cleaned at once: of a long text that is cut only the start is needed."""
 _MAX_CACHED = 10_000
-"""Bounds the memory after texts of every language."""
+"""Bounds the memory after texts of every language; then the table begins anew."""
 _URL_CHARACTERS = ":/?#[]!$&'*+,;=%-._~"
 
 
@@ -27,8 +28,9 @@ class _CleanCharacters(dict[int, str]):
             clean_character = " "
         else:
             clean_character = "" if category.startswith("C") else character
-        if len(self) < _MAX_CACHED:
-            self[code] = clean_character
+        if len(self) >= _MAX_CACHED:
+            self.clear()
+        self[code] = clean_character
         return clean_character
 
 
@@ -52,17 +54,13 @@ def clean(text: str, max_chars: int | None = None, escapes: Mapping[str, str] = 
         if max_chars is not None and len(cleaned) > max_chars:
             break
     table = {ord(each): piece for each, piece in escapes.items()}
-    if max_chars is None:
-        return cleaned.translate(table)
-    # The number of characters after which the ellipsis still fits.
-    length = fitting = 0
-    for count, character in enumerate(cleaned, 1):
-        length += len(escapes.get(character, character))
-        if length > max_chars:
-            return cleaned[:fitting].translate(table) + "…"
-        if length <= max_chars - len("…"):
-            fitting = count
-    return cleaned.translate(table)
+    escaped = cleaned.translate(table) if table else cleaned
+    if max_chars is None or len(escaped) <= max_chars:
+        return escaped
+    # The characters after which the ellipsis still fits.
+    lengths = accumulate(len(escapes.get(character, character)) for character in cleaned)
+    fitting = sum(1 for _ in takewhile((max_chars - len("…")).__ge__, lengths))
+    return cleaned[:fitting].translate(table) + "…"
 
 
 def clean_url(url: str) -> str:

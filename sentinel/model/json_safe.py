@@ -18,8 +18,11 @@ def json_safe(value: Any) -> Any:
     >>> json_safe({"loss": float("nan"), "steps": (1, 2)})
     {'loss': 'nan', 'steps': [1, 2]}
     """
-    if isinstance(value, float) and not isfinite(value):
-        return str(value)
+    # The check for a mapping is slow, and most values are texts and numbers.
+    if isinstance(value, float):
+        return value if isfinite(value) else str(value)
+    if isinstance(value, str | int):
+        return value
     if isinstance(value, Mapping):
         return {str(key): json_safe(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

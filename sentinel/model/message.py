@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from sentinel.model.clean_text import clean
 from sentinel.model.diagnosis import describe_possible_causes
@@ -298,12 +299,12 @@ def _facts(notification: Notification) -> list[str]:
     evidence = incident.finding.evidence
     values = (evidence_text(*pair) for pair in evidence.items() if not _is_in(summary, *pair))
     # What the summary states is not repeated.
-    new = [
+    new = (
         text
         for text in values
         if any(part not in summary for part in text.partition(": ")[2].split(": "))
-    ]
-    return [*map(_as_sentence, _clauses(summary)[1:]), *recurred, *new]
+    )
+    return [*map(_as_sentence, _clauses(summary)[1:]), *recurred, *islice(new, MAX_FACTS)]
 
 
 def _is_in(summary: str, key: str, value: float | str) -> bool:

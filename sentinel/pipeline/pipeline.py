@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 
 from sentinel import __version__
@@ -166,7 +167,7 @@ class Pipeline:
         for cases in self.engine.case_book.runs.values():
             cases.split_rows()
         state = PipelineState(
-            self._fingerprint(),
+            self._fingerprint,
             aligner,
             self.trainings,
             self.samples,
@@ -195,7 +196,7 @@ class Pipeline:
         except SnapshotError:
             log.exception("The stored state cannot be read; the detectors start from scratch")
             return False
-        if not isinstance(state, PipelineState) or state.fingerprint != self._fingerprint():
+        if not isinstance(state, PipelineState) or state.fingerprint != self._fingerprint:
             log.warning("Version or detector settings changed; the detectors start from scratch")
             return False
         self.aligner, self.trainings = state.aligner, state.trainings
@@ -210,6 +211,7 @@ class Pipeline:
         self.engine.baselines, self.engine.signals = state.baselines, state.signals
         return True
 
+    @cached_property
     def _fingerprint(self) -> str:
         return f"{__version__} {[repr(make()) for make in self.engine.detector_factories.values()]}"
 

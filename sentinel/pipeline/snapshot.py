@@ -14,10 +14,12 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from functools import cache
 from typing import Any
 
 SCALAR_TYPES = (str, int, float, bool, type(None))
 _SCALARS = frozenset(SCALAR_TYPES)
+"""The types of most items, which are tested first."""
 _SEQUENCES = {each.__name__: each for each in (list, tuple, set, frozenset, deque)}
 
 
@@ -79,19 +81,22 @@ def _encode_items(items: Iterable[Any], where: str) -> list[Any]:
 
 
 def _encode_object(value: Any, where: str) -> Any:
-    kind = type(value)
+    kind: Any = type(value)
     is_restorable = hasattr(value, "__dict__") or hasattr(kind, "__slots__")
     if kind.__module__ == "builtins" or not is_restorable:
         message = f"{where} holds a {kind.__name__}, which cannot be stored: use plain values."
         raise SnapshotError(message)
-    names = [name for name in _attribute_names(value) if hasattr(value, name)]
-    state = {name: _encode(getattr(value, name), f"{where}.{name}") for name in names}
+    slots = {name: getattr(value, name) for name in _slots(kind) if hasattr(value, name)}
+    state = {
+        name: item if type(item) in _SCALARS else _encode(item, f"{where}.{name}")
+        for name, item in {**getattr(value, "__dict__", {}), **slots}.items()
+    }
     return {"object": _class_name(kind), "state": state}
 
 
-def _attribute_names(value: Any) -> list[str]:
-    slots = [n for k in type(value).__mro__ for n in getattr(k, "__slots__", ())]
-    return [*getattr(value, "__dict__", ()), *slots]
+@cache
+def _slots(kind: type) -> list[str]:
+    return [name for base in kind.__mro__ for name in getattr(base, "__slots__", ())]
 
 
 def _decode(data: Any, modules: frozenset[str]) -> Any:
@@ -115,9 +120,10 @@ def _decode(data: Any, modules: frozenset[str]) -> Any:
 def _decode_object(data: Any, modules: frozenset[str]) -> Any:
     kind = _resolve_class(data["object"], modules)
     restored = object.__new__(kind)
-    for name, value in data["state"].items():
+    for name, item in data["state"].items():
+        value = item if type(item) in _SCALARS else _decode(item, modules)
         # Frozen dataclasses refuse plain assignment.
-        object.__setattr__(restored, name, _decode(value, modules))
+        object.__setattr__(restored, name, value)
     declared = fields(kind) if is_dataclass(kind) else ()
     missing = [field.name for field in declared if not hasattr(restored, field.name)]
     if missing:

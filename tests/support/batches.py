@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from dataclasses import fields
+from functools import cache
 from math import isnan
 
 import pytest
@@ -19,11 +20,16 @@ from sentinel.transport.batch_codec import (
 
 def comparable(record):
     """The fields of a record for a bitwise comparison: NaN equals NaN, and 0.0 is not -0.0."""
-    values = {each.name: getattr(record, each.name) for each in fields(record)}
+    values = {name: getattr(record, name) for name in field_names(type(record))}
     values["time"] = bits(record.time)
     values["values"] = [(name, bits(value)) for name, value in record.values.items()]
     values["attributes"] = [*record.attributes.items()]
     return values
+
+
+@cache
+def field_names(kind):
+    return [each.name for each in fields(kind)]
 
 
 def bits(number):

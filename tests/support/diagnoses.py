@@ -9,13 +9,13 @@ import numpy as np
 
 from sentinel.config.plugins import load_classes
 from sentinel.config.settings import build_causes
+from sentinel.model.counters import Counters
 from sentinel.model.diagnosis import CaseContext, Cause, Diagnosis, Symptom
 from sentinel.model.finding import Severity
 from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import WHOLE_RUN, Event, Record
-from sentinel.pipeline.cases import CaseBook
 from sentinel.pipeline.diagnose import assess
-from sentinel.pipeline.engine import Engine
+from sentinel.pipeline.pipeline import Pipeline
 
 RUN = "run"
 
@@ -64,16 +64,16 @@ class DiagnosedRun:
 
 def diagnose_run(records: Iterable[Record], metadata: Metadata | None = None) -> DiagnosedRun:
     """Process the combined records of a run, whose settings are `metadata`."""
-    engine = Engine(load_classes("detectors"), case_book=CaseBook(build_causes()))
+    pipeline = Pipeline(load_classes("detectors"), Counters(), build_causes())
     run = DiagnosedRun()
-    for record in (*_metadata_records(metadata or {}), *records):
-        for notification in engine.process(record).case_notifications:
+    for result in pipeline.process_block((*_metadata_records(metadata or {}), *records)):
+        for notification in result.case_notifications:
             run.cases[notification.incident.name] = notification
             if notification.diagnosis is not None:
                 run.named_causes.setdefault(notification.diagnosis.cause, notification.step)
             if notification.reason is not NotificationReason.UPDATED:
                 run.notifications.append(notification)
-    assert not engine.error_counts
+    assert not pipeline.engine.error_counts
     return run
 
 

@@ -24,6 +24,7 @@ PICKLES_INSIDE = {
     "all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list",
     "send_object_list", "recv_object_list",
 }  # fmt: skip
+LAST_NAMES = {name.rpartition(".")[2] for name in BANNED_CALLS | PICKLES_INSIDE}
 FRAMEWORKS = {"torch", "transformers", "trl", "accelerate", "deepspeed", "lightning", "verl", "ray"}
 
 
@@ -34,7 +35,8 @@ def dangerous(tree: ast.AST) -> Iterator[str]:
             modules = [getattr(node, "module", None), *(alias.name for alias in node.names)]
             yield from (name for name in modules if name and name.split(".")[0] in LOADS_CODE)
         elif isinstance(node, ast.Call):
-            name = ast.unparse(node.func)
+            is_named = getattr(node.func, "attr", getattr(node.func, "id", None)) in LAST_NAMES
+            name = ast.unparse(node.func) if is_named else ""
             is_for_tensors = name == "torch.load" and "weights_only=True" in map(
                 ast.unparse, node.keywords
             )

@@ -11,11 +11,11 @@ fits, and is kept only if the losses on circles around it are those of its kind.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import product
 from math import dist
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from scipy.ndimage import binary_erosion
 from scipy.spatial import cKDTree
@@ -228,42 +228,52 @@ class _Extremum(NamedTuple):
 
 
 def _extrema(losses: Array, middle: float, least: float) -> list[_Extremum]:
-    """Minima of a grid, deepest first, by joining cells from the lowest loss to the highest.
+    """Minima of a grid, deepest first, by joining their basins from the lowest loss to the highest.
 
-    They are deeper than `least`; the lowest one is so far below the `middle`.
+    They are deeper than `least`; the lowest one is so far below the `middle`. A basin are the cells
+    from which the steepest way down, over the eight cells around each, leads to one minimum.
     """
-    # With a border, every cell has the same neighbours.
-    padded = np.pad(losses, 1, constant_values=np.nan)
-    width, flat = padded.shape[1], padded.ravel()
-    beside = [down * width + right for down, right in product((-1, 0, 1), repeat=2)]
-    beside.remove(0)
-    order = np.argsort(flat, kind="stable")[: int(np.isfinite(flat).sum())].tolist()
-    values = flat.tolist()
-    # The cell to which each was joined, up to the lowest of its basin; -1 before.
-    joined = [-1] * len(values)
+    flat = losses.ravel()
+    order = np.argsort(flat, kind="stable")[: int(np.isfinite(flat).sum())]
+    count, values = len(order), flat[order]
+    # Cells by their rank among the losses, which differs where losses are equal.
+    ranks = np.full(flat.size, count)
+    ranks[order] = np.arange(count)
+    padded = np.pad(ranks.reshape(losses.shape), 1, constant_values=count)
+    around = sliding_window_view(padded, losses.shape).reshape(9, -1)[:, order]
+    basins = around.min(0)
+    while not np.array_equal(basins, lower := basins[basins]):
+        basins = lower
+    # The basins of a cell and of each lower one beside it, where they differ.
+    beside = np.append(basins, -1)[around]
+    is_border = (around < np.arange(count)) & (beside != basins)
+    at = np.nonzero(is_border.T)[0]
+    pairs = np.sort(np.column_stack([basins[at], beside.T[is_border.T]]), axis=1)
+    # The lowest cell at which each two basins meet.
+    lowest = np.sort(np.unique(pairs @ [count, 1], return_index=True)[1])
+    # The deepest basin to which each was joined.
+    joined = {basin: basin for basin in np.unique(basins).tolist()}
     found = []
 
-    def basin(cell: int) -> int:
-        while joined[cell] != cell:
-            joined[cell] = cell = joined[joined[cell]]
-        return cell
+    def deepest(basin: int) -> int:
+        while joined[basin] != basin:
+            joined[basin] = basin = joined[joined[basin]]
+        return basin
 
-    def place(cell: int) -> Cell:
-        row, column = divmod(cell, width)
-        return row - 1, column - 1
+    def place(rank: int) -> Cell:
+        row, column = divmod(int(order[rank]), losses.shape[1])
+        return row, column
 
-    for cell in order:
-        around = {basin(cell + step) for step in beside if joined[cell + step] >= 0}
-        deepest = min(around, key=lambda each: (values[each], each), default=cell)
-        joined[cell] = deepest
-        for other in around - {deepest}:
-            joined[other] = deepest
-            depth = values[cell] - values[other]
-            if depth > least:
-                found.append(_Extremum(place(other), depth, place(cell)))
-    roots = {basin(cell) for cell in order}
+    for rank, pair in zip(at[lowest].tolist(), pairs[lowest].tolist(), strict=True):
+        kept, left = sorted(map(deepest, pair))
+        joined[left] = kept
+        depth = float(values[rank] - values[left])
+        if kept != left and depth > least:
+            found.append(_Extremum(place(left), depth, place(rank)))
     found += [
-        _Extremum(place(root), np.inf, None) for root in roots if middle - values[root] > least
+        _Extremum(place(basin), np.inf, None)
+        for basin, into in joined.items()
+        if basin == into and middle - values[basin] > least
     ]
     return sorted(found, key=lambda each: (-each.depth, each.cell))
 

@@ -46,7 +46,7 @@ def run_samples(*arguments):
 
 
 def unprintable(text):
-    return [c for c in text if category(c).startswith("C") and c not in "\n\u200c\u200d"]
+    return [c for c in {*text} if category(c).startswith("C") and c not in "\n\u200c\u200d"]
 
 
 def test_prompt_completion_and_rewards_are_shown(store):

@@ -28,4 +28,11 @@ def test_the_table_is_bounded_after_every_character():
     clean("".join(map(chr, CODES)))
 
     assert len(CODES) > 2 * clean_text._MAX_CACHED
-    assert len(clean_text._CLEAN_CHARACTERS) == clean_text._MAX_CACHED
+    assert len(clean_text._CLEAN_CHARACTERS) <= clean_text._MAX_CACHED
+
+
+def test_a_character_is_cached_after_every_other():
+    clean("".join(map(chr, CODES)))
+    clean("\U0001f525")
+
+    assert ord("\U0001f525") in clean_text._CLEAN_CHARACTERS

@@ -39,8 +39,7 @@ def alerts(steps: Steps) -> list[tuple[str, float, int | None]]:
     pipeline = build(load_settings({"baselines": False}, environ={}))
     return [
         (each.incident.key.detector, each.time - NOW, each.incident.finding.rank)
-        for record in timed(steps)
-        for result in pipeline.process(record)
+        for result in pipeline.process_block(timed(steps))
         for each in result.case_notifications
         if each.reason is NotificationReason.OPENED
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -66,12 +67,19 @@ def offline(tmp_path_factory):
     return file
 
 
-@pytest.fixture
-def project(tmp_path):
-    """A project database written by trackio, with two runs."""
+@pytest.fixture(scope="module")
+def written_project(tmp_path_factory):
+    """A project database written by trackio, with two runs; tests use a copy of it."""
     pytest.importorskip("trackio")
-    python(TRACKIO, tmp_path, TRACKIO_DIR=str(tmp_path))
-    return tmp_path / "proj.db"
+    folder = tmp_path_factory.mktemp("trackio")
+    python(TRACKIO, folder, TRACKIO_DIR=str(folder))
+    return folder
+
+
+@pytest.fixture
+def project(written_project, tmp_path):
+    """A project database of the test."""
+    return shutil.copytree(written_project, tmp_path, dirs_exist_ok=True) / "proj.db"
 
 
 def test_an_offline_wandb_run_is_read(offline):
