@@ -13,7 +13,20 @@ from dataclasses import dataclass, field, replace
 from sentinel.aggregate.rank_membership import RankMembership
 from sentinel.aggregate.steps import EVENTS_IN_ORDER, MAX_PENDING_STEPS, Steps
 from sentinel.model.counters import Counters
-from sentinel.model.record import WHOLE_RUN, Event, Record, is_collective_turned_off
+from sentinel.model.record import (
+    HEARTBEAT,
+    LAYERS,
+    METADATA,
+    SAMPLE,
+    SAVE,
+    START,
+    STEP,
+    STOP,
+    WHOLE_RUN,
+    Event,
+    Record,
+    is_collective_turned_off,
+)
 from sentinel.model.record_batch import RecordBatch, RecordOrBatch, entry_ranks
 from sentinel.signals.run_metadata import RunMetadata
 
@@ -22,10 +35,10 @@ __all__ = ["ENDED_STATES", "MAX_PENDING_STEPS", "Aligner"]
 ENDED_STATES = frozenset({"finished", "failed", "died"})
 """States of a heartbeat when no rank is left."""
 
-_HELD_EVENTS = (Event.METADATA, Event.SAVE)
+_HELD_EVENTS = (METADATA, SAVE)
 """Events that must not be taken for those of the training before."""
 
-_COMBINED_ELSEWHERE = frozenset({Event.SAMPLE, Event.LAYERS})
+_COMBINED_ELSEWHERE = frozenset({SAMPLE, LAYERS})
 """Events of ranks that `TextSampleAggregator` and `LayerAggregator` combine."""
 
 
@@ -73,8 +86,8 @@ class Aligner:
         """Add a record or batch; yield the record, then the combined records it completes."""
         if isinstance(entry, RecordBatch):
             if self._is_current(entry, entry.times[0]):
-                yield from self._process_values(entry, Event.STEP)
-        elif entry.event is Event.HEARTBEAT:
+                yield from self._process_values(entry, STEP)
+        elif entry.event is HEARTBEAT:
             yield from self._process_heartbeat(entry)
         elif entry.rank == WHOLE_RUN:
             # Read from a log: a record of the run already.
@@ -115,15 +128,15 @@ class Aligner:
 
     def _report_event(self, record: Record) -> Iterator[Record]:
         """Handle a record of one rank that is not held."""
-        if record.event is Event.METADATA:
+        if record.event is METADATA:
             self.steps.metadata.update_metadata(record.attributes)
             if is_collective_turned_off(record):
                 self.steps.membership.started_at = self.now
-        if record.event is Event.START:
+        if record.event is START:
             yield from self._process_start(record)
-        elif record.event is Event.STOP:
+        elif record.event is STOP:
             yield from self._process_stop(record)
-        elif record.event is Event.SAVE:
+        elif record.event is SAVE:
             # A checkpoint is reported at once, and once, however many ranks write a part of it.
             if record.step_index > self.last_saved_index:
                 self.last_saved_index = record.step_index

@@ -13,7 +13,7 @@ from itertools import starmap
 from operator import add
 
 from sentinel.model.counters import Counters
-from sentinel.model.record import WHOLE_RUN, Event, Record
+from sentinel.model.record import LAYERS, WHOLE_RUN, Record
 from sentinel.signals.layer_statistics import (
     HISTOGRAM_KEY,
     NAMES_CRC_KEY,
@@ -51,7 +51,7 @@ class LayerAggregator:
 
     def process(self, record: Record) -> Iterable[Record]:
         """The record, then what it completes."""
-        if record.rank == WHOLE_RUN or record.event is not Event.LAYERS:
+        if record.rank == WHOLE_RUN or record.event is not LAYERS:
             return (record,)
         return self._process(record)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from math import isfinite
 
-from sentinel.model.record import WHOLE_RUN, Event, Record
+from sentinel.model.record import HEARTBEAT, SAMPLE, START, STEP, STOP, WHOLE_RUN, Record
 from sentinel.model.sample_text import TruncatedText, original_parts
 from sentinel.stats.text_statistics import CompletionText, compute_text_statistics
 
@@ -39,12 +39,12 @@ class TextSampleAggregator:
 
     def process(self, record: Record) -> Iterable[Record]:
         """Add a record; what it completes, then the record."""
-        if not self.texts_by_step and record.event is not Event.SAMPLE:
+        if not self.texts_by_step and record.event is not SAMPLE:
             return (record,)
         return self._process(record)
 
     def _process(self, record: Record) -> Iterator[Record]:
-        if record.event is Event.SAMPLE:
+        if record.event is SAMPLE:
             self._add_text(record)
             if len(self.texts_by_step) > MAX_OPEN_STEPS:
                 yield self._close_step(next(iter(self.texts_by_step)))
@@ -63,11 +63,11 @@ class TextSampleAggregator:
 
     def _finished_by(self, record: Record) -> Callable[[StepTexts], bool]:
         """Whether that record of the whole run completes the texts of a step."""
-        if record.event is Event.HEARTBEAT:
+        if record.event is HEARTBEAT:
             return lambda step: record.time - step.last_record.time >= self.settle_seconds
-        if record.event in {Event.START, Event.STOP}:
+        if record.event in {START, STOP}:
             return lambda _: True
-        is_step = record.event is Event.STEP
+        is_step = record.event is STEP
         return lambda step: is_step and record.step_index > step.last_record.step_index
 
     def _close_finished(self, is_finished: Callable[[StepTexts], bool]) -> Iterator[Record]:
@@ -81,7 +81,7 @@ class TextSampleAggregator:
             rank=WHOLE_RUN,
             step=step.last_record.step,
             time=step.last_record.time,
-            event=Event.SAMPLE,
+            event=SAMPLE,
             values=compute_text_statistics(step.texts),
             attempt=step.last_record.attempt,
             step_index=step.last_record.step_index,

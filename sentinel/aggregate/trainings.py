@@ -13,17 +13,20 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from sentinel.model.record import (
+    EVAL,
+    METADATA,
+    STAGE,
+    START,
     STATE_LOADED_KEY,
+    STEP,
     STEPS_STARTED_OVER_KEY,
+    TRAINING,
     TRAINING_KEY,
     WHOLE_RUN,
-    Event,
     Record,
 )
 
-# The class looks a member up in many times the time of a global name.
-_STEP = Event.STEP
-_VALUE_EVENTS = frozenset({Event.STEP, Event.EVAL})
+_VALUE_EVENTS = frozenset({STEP, EVAL})
 
 RESUME_KEYS = frozenset({STATE_LOADED_KEY, "resumed_from"})
 """Values of METADATA, before the first step of an attempt, that show a resume."""
@@ -93,14 +96,14 @@ class TrainingTracker:
         if record.event in _VALUE_EVENTS:
             if self.is_attempt_new:
                 yield from self._begin_attempt(record)
-            if record.event is _STEP and "optimizer_steps" not in record.values:
+            if record.event is STEP and "optimizer_steps" not in record.values:
                 yield from self._begin_logged(record)
-        elif record.event is Event.START:
+        elif record.event is START:
             self.is_attempt_new, self.is_resumed = True, False
             self.logged_steps = LoggedSteps()
-        elif record.event is Event.METADATA:
+        elif record.event is METADATA:
             self.is_resumed |= not RESUME_KEYS.isdisjoint(record.values)
-        elif record.event is Event.TRAINING:
+        elif record.event is TRAINING:
             if STEPS_STARTED_OVER_KEY in record.values:
                 return  # of a stored run; the step after it shows it again
             reported = record.attempt, record.values.get(TRAINING_KEY, 0.0)
@@ -134,7 +137,7 @@ class TrainingTracker:
             key = record.attributes.get("loss", "loss")
             if key not in self.loss_keys and len(self.loss_keys) < MAX_LOSS_KEYS:
                 if self.loss_keys:
-                    stage = replace(record, event=Event.STAGE, values={}, attributes={}, spread={})
+                    stage = replace(record, event=STAGE, values={}, attributes={}, spread={})
                     begun.append(stage)
                 self.loss_keys.append(key)
         return begun
@@ -143,7 +146,7 @@ class TrainingTracker:
         self.number += 1
         return replace(
             record,
-            event=Event.TRAINING,
+            event=TRAINING,
             values={TRAINING_KEY: float(self.number), **values},
             attributes={},
             spread={},

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import inf, isnan, sqrt
 from typing import Any
 
-from sentinel.model.record import Event, Record
+from sentinel.model.record import LAYERS, Record
 from sentinel.signals.layer_statistics import by_layer
 
 MAX_NAMED_LAYERS = 3
@@ -35,7 +35,7 @@ def measured(record: Record, statistic: str) -> dict[str, float]:
 
     A layer without a gradient has none. Empty for a record that measures no layers.
     """
-    if record.event is not Event.LAYERS:
+    if record.event is not LAYERS:
         return {}
     values = by_layer(record.values, statistic)
     return {layer: value for layer, value in values.items() if -inf < value < inf}
@@ -47,7 +47,7 @@ def without_gradient(record: Record) -> set[str]:
     Those that are frozen on purpose require no gradient and are not in the record.
     """
     shares = by_layer(record.values, "layer_grad_zero_share")
-    norms = by_layer(record.values, "layer_grad_norm") if record.event is Event.LAYERS else {}
+    norms = by_layer(record.values, "layer_grad_norm") if record.event is LAYERS else {}
     # A gradient of NaN still has a share of zeros.
     return {layer for layer, norm in norms.items() if isnan(norm) and isnan(shares.get(layer, 0.0))}
 

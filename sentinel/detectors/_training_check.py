@@ -14,7 +14,7 @@ from sentinel.model.finding import (
     Scope,
     Severity,
 )
-from sentinel.model.record import CHECK_KEY, PROBLEM_KEY, Event, Record
+from sentinel.model.record import CHECK, CHECK_KEY, PROBLEM_KEY, Event, Record
 
 
 class Problem(NamedTuple):
@@ -33,7 +33,7 @@ class ReportedCheck(DetectorDefaults):
 
     check: ClassVar[str]
     problems: ClassVar[Mapping[str, Problem]]
-    events: ClassVar[frozenset[Event]] = frozenset({Event.CHECK})
+    events: ClassVar[frozenset[Event]] = frozenset({CHECK})
     scope: ClassVar[Scope] = Scope.TRAINING
 
     def __post_init__(self) -> None:
@@ -43,7 +43,7 @@ class ReportedCheck(DetectorDefaults):
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one report."""
-        if record.event is not Event.CHECK or record.attributes.get(CHECK_KEY) != self.check:
+        if record.event is not CHECK or record.attributes.get(CHECK_KEY) != self.check:
             return None
         name = record.attributes.get(PROBLEM_KEY)
         rank = record.values.get("rank", 0.0)

@@ -14,7 +14,7 @@ from sentinel.detectors._layers import (
     same_holds_for,
 )
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding
-from sentinel.model.record import Event, Record
+from sentinel.model.record import LAYERS, START, Event, Record
 from sentinel.stats.layer_levels import LayerLevels
 
 MIN_LAYERS = 3
@@ -29,7 +29,7 @@ class UnevenGradients(DetectorDefaults):
     `moved_in_a_row`, if it is set.
     """
 
-    events: ClassVar[frozenset[Event]] = frozenset({Event.START, Event.LAYERS})
+    events: ClassVar[frozenset[Event]] = frozenset({START, LAYERS})
     signal: ClassVar[str] = "layer_grad_norm"
     sign: ClassVar[int]
     participle: ClassVar[str]
@@ -42,7 +42,7 @@ class UnevenGradients(DetectorDefaults):
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one measurement."""
-        if record.event is Event.START:
+        if record.event is START:
             self.__post_init__()
         norms = measured(record, "layer_grad_norm")
         logs = {layer: log(norm) for layer, norm in norms.items() if norm > 0.0}

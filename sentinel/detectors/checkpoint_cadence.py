@@ -30,7 +30,7 @@ from statistics import median
 from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Scope, Severity
-from sentinel.model.record import Event, Record
+from sentinel.model.record import METADATA, SAVE, START, STEP, Record
 
 INTERVALS_TO_LEARN = 3
 """Intervals whose median is the usual interval if the run did not declare one."""
@@ -63,15 +63,15 @@ class CheckpointCadence(DetectorDefaults):
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate a save or a step, or read the declared settings."""
-        if record.event in (Event.START, Event.METADATA):
+        if record.event in (START, METADATA):
             self._save_steps = record.values.get("save_steps", self._save_steps)
             self._max_steps = record.values.get("max_steps", self._max_steps)
-        if record.event is Event.START:
+        if record.event is START:
             self._last_save_step = None
             self._short_intervals.clear()
-        elif record.event is Event.SAVE:
+        elif record.event is SAVE:
             self._record_save(record.step)
-        if record.event not in (Event.SAVE, Event.STEP):
+        if record.event not in (SAVE, STEP):
             return None
         if len(self._short_intervals) < self.in_a_row and self._max_steps <= 0.0:
             self._onset_steps = {}

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Scope, Severity
-from sentinel.model.record import Event, Record
+from sentinel.model.record import METADATA, SAVE, START, STEP, Record
 
 
 @dataclass
@@ -53,14 +53,14 @@ class CheckpointOverdue(DetectorDefaults):
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate a step, or update the state from a save or the declared settings."""
-        if record.event is Event.START or "restarted_after_step" in record.values:
+        if record.event is START or "restarted_after_step" in record.values:
             self._reset()
-        if record.event in (Event.START, Event.METADATA):
+        if record.event in (START, METADATA):
             self._save_steps = record.values.get("save_steps", self._save_steps)
-        if record.event is Event.SAVE:
+        if record.event is SAVE:
             self._has_saved, self._counted_from = True, float(record.step)
         step = record.values.get("global_step")
-        if record.event is not Event.STEP or step is None or not -1e15 < step < 1e15:
+        if record.event is not STEP or step is None or not -1e15 < step < 1e15:
             return None
         if self._counted_from is None or step < self._counted_from:
             # After a step that goes back, such as a resume in a log, counting restarts there.

@@ -38,7 +38,7 @@ from math import inf, isfinite, sqrt
 from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Severity
-from sentinel.model.record import Event, Record, Spread
+from sentinel.model.record import EVAL, PHASE, SAVE, START, STEP, Record, Spread
 from sentinel.stats.k_of_n import KOfN
 from sentinel.stats.persistent_outlier import PersistentOutlier, stats_of_others
 
@@ -49,7 +49,7 @@ the start of an epoch names others."""
 KEEPS_UP_SHARE = 0.5
 """Fraction of `notable` below which the loader counts as fast enough."""
 
-INTERRUPTING_EVENTS = frozenset({Event.SAVE, Event.EVAL, Event.PHASE})
+INTERRUPTING_EVENTS = frozenset({SAVE, EVAL, PHASE})
 
 
 @dataclass
@@ -82,10 +82,10 @@ class DataStall(DetectorDefaults):
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate the data wait of one step."""
-        if record.event is Event.START:
+        if record.event is START:
             self._reset()
         wait, time = record.values.get("data_wait"), record.values.get("step_time")
-        if record.event is not Event.STEP:
+        if record.event is not STEP:
             self._was_interrupted |= record.event in INTERRUPTING_EVENTS
             return None
         if wait is None or time is None:

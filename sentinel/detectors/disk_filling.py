@@ -31,7 +31,7 @@ from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.quantity_text import format_bytes, format_duration
-from sentinel.model.record import Event, Record
+from sentinel.model.record import HEARTBEAT, SAVE, Event, Record
 from sentinel.stats.time_to_limit import TimeToLimit
 
 DISK_SIGNALS = ("disk_free_output", "disk_free_state")
@@ -50,7 +50,7 @@ class DiskFilling(DetectorDefaults):
     least: float = 268_435_456.0
     saves: float = 2.0
 
-    events: ClassVar[frozenset[Event]] = frozenset({Event.SAVE, Event.HEARTBEAT})
+    events: ClassVar[frozenset[Event]] = frozenset({SAVE, HEARTBEAT})
     signal: ClassVar[str] = "disk_free"
     scope: ClassVar[Scope] = Scope.PROCESS
     remedy: ClassVar[str] = (
@@ -68,13 +68,13 @@ class DiskFilling(DetectorDefaults):
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one measurement of the disks, or record a save."""
-        if record.event is Event.SAVE:
+        if record.event is SAVE:
             self._record_save()
         disks = {name: record.values[name] for name in DISK_SIGNALS if name in record.values}
         if not disks and "disk_free" in record.values:
             disks = {"disk_free": record.values["disk_free"]}
         disks = {name: free for name, free in disks.items() if isfinite(free) and free >= 0.0}
-        if record.event is not Event.HEARTBEAT or not disks:
+        if record.event is not HEARTBEAT or not disks:
             return None
         findings = [self._evaluate(name, free, record.time) for name, free in disks.items()]
         return min(filter(None, findings), key=_severity_key, default=CLEAR)

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Scope, Severity
-from sentinel.model.record import Event, Record
+from sentinel.model.record import HEARTBEAT, Event, Record
 
 XID_MEANINGS = {
     48: "an uncorrectable memory error",
@@ -52,7 +52,7 @@ TOLERABLE_XIDS = frozenset({63, 92})
 class GpuFault(DetectorDefaults):
     """Evaluates the driver's error counts in heartbeats."""
 
-    events: ClassVar[frozenset[Event]] = frozenset({Event.HEARTBEAT})
+    events: ClassVar[frozenset[Event]] = frozenset({HEARTBEAT})
     signal: ClassVar[str] = "gpu_xid"
     scope: ClassVar[Scope] = Scope.PROCESS
     remedy: ClassVar[str] = (
@@ -66,7 +66,7 @@ class GpuFault(DetectorDefaults):
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one measurement of the GPUs."""
         errors, xid = record.values.get("gpu_ecc_errors"), record.values.get("gpu_xid")
-        if record.event is not Event.HEARTBEAT or (errors is None and xid is None):
+        if record.event is not HEARTBEAT or (errors is None and xid is None):
             return None
         new_errors = 0.0 if errors is None else self._new_errors(errors)
         number = 0 if xid is None or not 0 < xid < 10_000 else int(xid)

@@ -26,7 +26,7 @@ from statistics import fmean, median
 from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Scope, Severity
-from sentinel.model.record import Event, Record
+from sentinel.model.record import HEARTBEAT, Event, Record
 
 IDLE_SECONDS = 60.0
 """Seconds without a step after which run_stalled is responsible."""
@@ -50,7 +50,7 @@ class GpuUnderuse:
     busy: float = 0.9
 
     needs: ClassVar[frozenset[str]] = frozenset({"gpu_utilisation"})
-    events: ClassVar[frozenset[Event]] = frozenset({Event.HEARTBEAT})
+    events: ClassVar[frozenset[Event]] = frozenset({HEARTBEAT})
     signal: ClassVar[str] = "gpu_utilisation"
     severity: ClassVar[Severity] = Severity.INFO
     scope: ClassVar[Scope] = Scope.PROCESS
@@ -74,7 +74,7 @@ class GpuUnderuse:
         """Evaluate one measurement of the GPUs."""
         share, idle = record.values["gpu_utilisation"], record.values.get("idle_seconds", 0.0)
         cpu = record.values.get("host_cpu", 0.0)
-        is_used = record.event is Event.HEARTBEAT and record.values.get("gpu_ranks", 0.0) > 0
+        is_used = record.event is HEARTBEAT and record.values.get("gpu_ranks", 0.0) > 0
         is_valid = 0.0 <= share <= 1.0 and 0.0 <= cpu <= 1.0
         if not is_used or not is_valid or not idle < IDLE_SECONDS:
             return None

@@ -48,7 +48,7 @@ from math import inf, isfinite
 from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, Clear, DetectorDefaults, DetectorOutput, Finding, Severity
-from sentinel.model.record import Event, Record
+from sentinel.model.record import STEP, Event, Record
 from sentinel.signals.kl import KlKind, get_kl_kind
 from sentinel.stats.k_of_n import KOfN
 from sentinel.stats.level_departure import LevelDeparture
@@ -88,7 +88,7 @@ class KlBlowup(DetectorDefaults):
     sure: float = 8.0
 
     reads: ClassVar[frozenset[str]] = frozenset({"kl_old"})
-    events: ClassVar[frozenset[Event]] = frozenset({Event.STEP})
+    events: ClassVar[frozenset[Event]] = frozenset({STEP})
     steps_with: ClassVar[frozenset[str]] = frozenset({"kl_ref", "kl_old"})
     baselines: ClassVar[frozenset[str]] = frozenset({"kl_ref"})
     signal: ClassVar[str] = "kl_ref"

@@ -42,7 +42,7 @@ from sentinel.detectors._layers import (
     without_gradient,
 )
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Scope, Severity
-from sentinel.model.record import Event, Record
+from sentinel.model.record import LAYERS, START, Event, Record
 from sentinel.signals.layer_statistics import MAX_LAYERS, by_layer
 
 COUNT, ONSET, NORM_BEFORE = range(3)
@@ -56,7 +56,7 @@ class LayerGradientDead(DetectorDefaults):
     in_a_row: int = 8
     times: float = 4.0
 
-    events: ClassVar[frozenset[Event]] = frozenset({Event.START, Event.LAYERS})
+    events: ClassVar[frozenset[Event]] = frozenset({START, LAYERS})
     signal: ClassVar[str] = "layer_grad_norm"
     scope: ClassVar[Scope] = Scope.TRAINING
     remedy: ClassVar[str] = (
@@ -73,7 +73,7 @@ class LayerGradientDead(DetectorDefaults):
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one measurement."""
-        if record.event is Event.START:
+        if record.event is START:
             self.__post_init__()
         absent = without_gradient(record)
         known = measured(record, "layer_grad_norm")

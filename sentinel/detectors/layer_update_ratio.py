@@ -56,7 +56,7 @@ from sentinel.detectors._layers import (
     same_holds_for,
 )
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Severity
-from sentinel.model.record import Event, Record
+from sentinel.model.record import LAYERS, START, Event, Record
 from sentinel.signals.layer_statistics import MAX_LAYERS, by_layer
 
 MAX_ZERO_SHARE = 0.5
@@ -85,7 +85,7 @@ class LayerUpdateRatio(DetectorDefaults):
     extreme: float = 0.5
     in_a_row: int = 8
 
-    events: ClassVar[frozenset[Event]] = frozenset({Event.START, Event.LAYERS})
+    events: ClassVar[frozenset[Event]] = frozenset({START, LAYERS})
     signal: ClassVar[str] = "layer_update_ratio"
     remedy: ClassVar[str] = (
         "If the updates are too large, lower {learning rate} or lengthen {warm-up}, and start "
@@ -106,7 +106,7 @@ class LayerUpdateRatio(DetectorDefaults):
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one measurement."""
-        if record.event is Event.START:
+        if record.event is START:
             self.__post_init__()
         ratios = measured(record, "layer_update_ratio")
         moved = {layer: ratio for layer, ratio in ratios.items() if ratio > 0.0}

@@ -35,7 +35,7 @@ from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Scope
 from sentinel.model.quantity_text import distinct_texts
-from sentinel.model.record import Event, Record
+from sentinel.model.record import METADATA, START, STEP, Record
 from sentinel.stats.downsampled_history import DownsampledHistory
 from sentinel.stats.first_and_last import FirstAndLast
 
@@ -98,9 +98,9 @@ class LearningRateAnomaly(DetectorDefaults):
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one rate, or read the declared settings."""
-        if record.event in (Event.START, Event.METADATA):
+        if record.event in (START, METADATA):
             self._read_config(record)
-        if record.event is not Event.STEP:
+        if record.event is not STEP:
             return None
         for name, levels in self._levels.items():
             if name in record.values and isfinite(value := record.values[name]):
@@ -150,7 +150,7 @@ class LearningRateAnomaly(DetectorDefaults):
         # Below 1 it is a fraction of the run.
         warmup = warmup * self._max_steps if warmup < 1.0 else warmup
         self._warmup_steps = warmup if 0.0 < warmup < inf else self._warmup_steps
-        if record.event is Event.METADATA:
+        if record.event is METADATA:
             return
         declared = values.get("learning_rate")
         if declared != self._declared_rate:

@@ -47,7 +47,7 @@ from statistics import fmean, median, pstdev
 from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Scope, Severity
-from sentinel.model.record import Event, Record
+from sentinel.model.record import METADATA, START, STEP, Record
 from sentinel.signals.usual_learning_rate import (
     ADAPTER_SETTINGS,
     OPTIMIZER_SETTINGS,
@@ -125,9 +125,9 @@ class LearningRateHigh(DetectorDefaults):
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one record of a step, or read the declared settings."""
-        if record.event in (Event.START, Event.METADATA):
+        if record.event in (START, METADATA):
             self._read_config(record)
-        if record.event is not Event.STEP:
+        if record.event is not STEP:
             return None
         if self._usual_highest == inf:
             return self._uneven_finding()

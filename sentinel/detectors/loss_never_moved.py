@@ -47,7 +47,7 @@ from statistics import fmean, median, stdev
 from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding
-from sentinel.model.record import Event, Record
+from sentinel.model.record import STEP, TRAINING, Record
 from sentinel.signals.loss_kind import (
     CHANCE_LOSS,
     class_count,
@@ -141,11 +141,11 @@ class LossNeverMoved(DetectorDefaults):
         """Evaluate one loss."""
         values = record.values
         self._max_steps = values.get("max_steps", self._max_steps)
-        if record.event is Event.TRAINING:
+        if record.event is TRAINING:
             # Its steps continue those of the training before.
             self._start_step = record.step
         self._is_excluded |= is_policy_gradient(record)
-        if record.event is not Event.STEP:
+        if record.event is not STEP:
             self._is_pair_loss |= is_pair_loss(record)
             self._classes = class_count(record) or self._classes
         if self._is_excluded:

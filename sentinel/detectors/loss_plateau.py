@@ -41,7 +41,7 @@ from math import exp, inf, isfinite, log
 from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Severity
-from sentinel.model.record import Event, Record
+from sentinel.model.record import METADATA, START, STEP, Event, Record
 from sentinel.signals.loss_kind import (
     CHANCE_LOSS,
     is_adversarial,
@@ -64,7 +64,7 @@ WINDOW_SHARES = (0.25, 0.4, 0.55, 0.7)
 
 SHOWN_EVIDENCE = ("mean_loss", "loss_change_relative", "logged_values", "flat_since_step")
 
-METADATA_EVENTS = frozenset({Event.START, Event.METADATA})
+METADATA_EVENTS = frozenset({START, METADATA})
 
 REMAINING_SHARE = 0.2
 """Share of the planned steps that must remain for a warning."""
@@ -80,7 +80,7 @@ class LossPlateau(DetectorDefaults):
     above: float = 1.25
     unmoved: float = 0.02
 
-    events: ClassVar[frozenset[Event]] = METADATA_EVENTS | {Event.STEP}
+    events: ClassVar[frozenset[Event]] = METADATA_EVENTS | {STEP}
     steps_with: ClassVar[frozenset[str]] = frozenset({"loss"})
     signal: ClassVar[str] = "loss"
     remedy: ClassVar[str] = (
@@ -107,7 +107,7 @@ class LossPlateau(DetectorDefaults):
         values = record.values
         if record.event in METADATA_EVENTS:
             self._is_pair_loss |= is_pair_loss(record)
-        elif record.event is not Event.STEP or "loss" not in values:
+        elif record.event is not STEP or "loss" not in values:
             return None
         self._max_steps = values.get("max_steps", self._max_steps)
         self._is_excluded |= is_policy_gradient(record)

@@ -34,7 +34,7 @@ from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.quantity_text import format_duration
-from sentinel.model.record import Event, Record
+from sentinel.model.record import HEARTBEAT, START, Event, Record
 from sentinel.stats.time_to_limit import TimeToLimit
 
 GIB = 2.0**30
@@ -50,7 +50,7 @@ class MemoryCreep(DetectorDefaults):
     share: float = 0.9
     full: float = 0.98
 
-    events: ClassVar[frozenset[Event]] = frozenset({Event.START, Event.HEARTBEAT})
+    events: ClassVar[frozenset[Event]] = frozenset({START, HEARTBEAT})
     signal: ClassVar[str] = "host_memory_used"
     scope: ClassVar[Scope] = Scope.PROCESS
     remedy: ClassVar[str] = (
@@ -67,9 +67,9 @@ class MemoryCreep(DetectorDefaults):
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one measurement of the memory."""
-        if record.event is Event.START:
+        if record.event is START:
             self._reset()
-        if record.event is not Event.HEARTBEAT:
+        if record.event is not HEARTBEAT:
             return None
         outputs = [
             self._evaluate("host", HOST_SIGNALS, record),

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Scope, Severity
-from sentinel.model.record import Event, Record, Spread
+from sentinel.model.record import METADATA, START, STEP, Record, Spread
 
 MIN_LOSS = 1e-2
 """Smallest evaluated loss; a smaller one belongs to an objective near 0, or is rounded."""
@@ -66,13 +66,13 @@ class MetricIntegrity(DetectorDefaults):
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one logged loss, or add a trained loss."""
-        if record.event is Event.START:
+        if record.event is START:
             self._reset()
-        if record.event in (Event.START, Event.METADATA):
+        if record.event in (START, METADATA):
             declared = record.values.get("gradient_accumulation_steps", self._accumulation_steps)
             self._accumulation_steps = declared if 1.0 <= declared < 1e6 else 1.0
         loss, logged = record.values.get("loss"), record.values.get("logged_loss")
-        if record.event is not Event.STEP:
+        if record.event is not STEP:
             return None
         if loss is not None:
             self._loss_sum, self._loss_count = self._loss_sum + loss, self._loss_count + 1

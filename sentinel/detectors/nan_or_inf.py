@@ -52,7 +52,7 @@ from typing import ClassVar
 
 from sentinel.model.evidence_text import in_words
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Scope, Severity
-from sentinel.model.record import Event, Record, Spread
+from sentinel.model.record import EVAL, STEP, Record, Spread
 from sentinel.signals.catalogue import SIGNALS
 from sentinel.signals.key_words import is_training_loss
 from sentinel.signals.precision import is_float16
@@ -92,7 +92,7 @@ class NanOrInf(DetectorDefaults):
     )
 
     def __post_init__(self) -> None:
-        self._record_counts = {Event.STEP: 0, Event.EVAL: 0}
+        self._record_counts = {STEP: 0, EVAL: 0}
         self._nan_by_design: set[str] = set()
         self._once_finite: set[str] = set()
         self._reports_of_others: dict[str, int] = {}

@@ -48,7 +48,7 @@ from statistics import median
 from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Severity
-from sentinel.model.record import Event, Record
+from sentinel.model.record import STEP, Record
 from sentinel.signals.loss_kind import is_adversarial, is_policy_gradient
 from sentinel.stats.block_means import BlockMeans, fall_bounds
 from sentinel.stats.rolling_quantiles import RollingQuantiles, median_of_sorted
@@ -137,7 +137,7 @@ class Overfitting(DetectorDefaults):
         values = record.values
         self._has_reward |= is_policy_gradient(record)
         loss = values.get("loss", 0.0)
-        if record.event is Event.STEP and 0.0 < loss < MAX_LOSS:
+        if record.event is STEP and 0.0 < loss < MAX_LOSS:
             self._train_losses.append(log(loss))
             self._first_step = record.step if self._first_step < 0 else self._first_step
             self._train_losses_since_eval = min(self._train_losses_since_eval + 1, TRAIN_WINDOW)
@@ -158,7 +158,7 @@ class Overfitting(DetectorDefaults):
             size = error
         else:
             is_training = self._eval_count == 0 and not self._has_eval_loss
-            return self._train_output if is_training and record.event is Event.STEP else None
+            return self._train_output if is_training and record.event is STEP else None
         if error is not None:
             self._errors.append(error)
             if len(self._errors) == MEDIAN_WINDOW:

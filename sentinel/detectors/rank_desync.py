@@ -51,7 +51,7 @@ from typing import ClassVar
 from sentinel.model.evidence_text import in_words
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.number_ranges import ranges_text
-from sentinel.model.record import Event, RankMismatch, Record, Spread, host_key
+from sentinel.model.record import START, STEP, RankMismatch, Record, Spread, host_key
 
 NORM, SCALE = "grad_norm", "loss_scale"
 SETTINGS = ("learning_rate", "entropy_coef")
@@ -112,9 +112,9 @@ class RankDesync(DetectorDefaults):
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate the spread of one step."""
-        if record.event is Event.START:
+        if record.event is START:
             self._reset()
-        if record.event is not Event.STEP or not record.spread:
+        if record.event is not STEP or not record.spread:
             return None
         evaluated = [
             name

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding
-from sentinel.model.record import Event, Record, Spread
+from sentinel.model.record import START, STEP, Record, Spread
 from sentinel.stats.persistent_outlier import PersistentOutlier, mean_of_others, stats_of_others
 
 COMPARED_SIGNALS = ("loss", "reward")
@@ -64,9 +64,9 @@ class RankOutlier(DetectorDefaults):
         """Evaluate the spread of one step."""
         if record.attributes.get("algorithm", "") in ZERO_LOSS_ALGORITHMS:
             self._ignored_signal = "loss"
-        if record.event is Event.START:
+        if record.event is START:
             self._reset()
-        if record.event is not Event.STEP or not record.spread:
+        if record.event is not STEP or not record.spread:
             return None
         evaluated = [
             name

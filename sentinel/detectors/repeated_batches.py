@@ -29,7 +29,7 @@ from typing import ClassVar
 
 from sentinel.detectors._training_check import Problem, ReportedCheck
 from sentinel.model.finding import DetectorOutput, Finding
-from sentinel.model.record import CHECK_KEY, PROBLEM_KEY, Event, Record
+from sentinel.model.record import CHECK, CHECK_KEY, PROBLEM_KEY, Record
 
 MAX_RANKS = 4096
 
@@ -69,7 +69,7 @@ class RepeatedBatches(ReportedCheck):
         """Evaluate one report, or the fingerprints of one rank."""
         is_evidence = PROBLEM_KEY not in record.attributes
         if (
-            record.event is not Event.CHECK
+            record.event is not CHECK
             or record.attributes.get(CHECK_KEY) != self.check
             or not is_evidence
         ):

@@ -35,7 +35,7 @@ from sentinel.model.finding import (
     Severity,
 )
 from sentinel.model.number_ranges import ranges_text
-from sentinel.model.record import CHECK_KEY, PROBLEM_KEY, Event, Record
+from sentinel.model.record import CHECK, CHECK_KEY, PROBLEM_KEY, Event, Record
 
 MAX_COMPARISONS = 4
 """Comparisons that wait for ranks at once; of more, the oldest is dropped."""
@@ -48,7 +48,7 @@ SUM_CHARS = 8
 class ReplicasDiffer(DetectorDefaults):
     """Compares the evidence of the check `replicas` between ranks."""
 
-    events: ClassVar[frozenset[Event]] = frozenset({Event.CHECK})
+    events: ClassVar[frozenset[Event]] = frozenset({CHECK})
     signal: ClassVar[str] = "grad_norm"
     severity: ClassVar[Severity] = Severity.CRITICAL
     scope: ClassVar[Scope] = Scope.TRAINING
@@ -67,7 +67,7 @@ class ReplicasDiffer(DetectorDefaults):
         """Add the sums of one rank; compare when those of all ranks are there."""
         attributes, values = record.attributes, record.values
         if (
-            record.event is not Event.CHECK
+            record.event is not CHECK
             or attributes.get(CHECK_KEY) != "replicas"
             or PROBLEM_KEY in attributes
         ):

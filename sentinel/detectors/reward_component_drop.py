@@ -31,7 +31,7 @@ from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.quantity_text import distinct_texts
-from sentinel.model.record import Event, Record
+from sentinel.model.record import STEP, Event, Record
 from sentinel.stats.mean_drawdown import RECENT_VALUES, Fall, MeanDrawdown
 from sentinel.stats.reward_gain import RewardGain
 
@@ -59,7 +59,7 @@ class RewardComponentDrop:
     share: float = 0.1
 
     needs: ClassVar[frozenset[str]] = frozenset({"reward"})
-    events: ClassVar[frozenset[Event]] = frozenset({Event.STEP})
+    events: ClassVar[frozenset[Event]] = frozenset({STEP})
     steps_with: ClassVar[frozenset[str]] = frozenset({_PREFIX})
     signal: ClassVar[str] = "reward"
     severity: ClassVar[Severity] = Severity.INFO
@@ -83,7 +83,7 @@ class RewardComponentDrop:
             for key, value in record.values.items()
             if key.startswith(_PREFIX) and key.endswith(_SUFFIX) and abs(value) < MAX_VALUE
         }
-        if record.event is not Event.STEP or not abs(reward) < MAX_VALUE or not components:
+        if record.event is not STEP or not abs(reward) < MAX_VALUE or not components:
             return None
         self._reward.add(reward)
         self._steps.append(record.step)

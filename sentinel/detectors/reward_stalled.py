@@ -44,7 +44,7 @@ from statistics import fmean
 from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Severity
-from sentinel.model.record import Event, Record
+from sentinel.model.record import METADATA, START, STEP, STOP, Record
 from sentinel.signals.key_assignment import is_game
 from sentinel.stats.block_means import BlockMeans
 from sentinel.stats.reward_gain import RewardGain
@@ -121,7 +121,7 @@ class RewardStalled(DetectorDefaults):
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one reward, or the end of the run; tested after every completed block."""
-        if record.event is not Event.STEP or "reward" not in record.values:
+        if record.event is not STEP or "reward" not in record.values:
             return self._update_run(record)
         reward = record.values["reward"]
         if not isfinite(reward):
@@ -148,9 +148,9 @@ class RewardStalled(DetectorDefaults):
 
     def _update_run(self, record: Record) -> DetectorOutput:
         """Read the planned length from a start, and evaluate the reward at the end."""
-        if record.event in (Event.START, Event.METADATA):
+        if record.event in (START, METADATA):
             self._max_steps = record.values.get("max_steps", self._max_steps)
-        if record.event is Event.STOP and self._is_judged() and self._blocks.means:
+        if record.event is STOP and self._is_judged() and self._blocks.means:
             self._test_blocks(is_late=True)
             return self._finding(record) if self._stall_evidence else CLEAR
         return None

@@ -61,7 +61,7 @@ from sentinel.model.finding import (
 )
 from sentinel.model.number_ranges import ranges_text
 from sentinel.model.rank_stack import RankStack, find_odd_ranks, parse_stacks
-from sentinel.model.record import Event, Record
+from sentinel.model.record import HEARTBEAT, PHASE, START, STEP, TRAINING, Record
 
 STACK_WAIT_SECONDS = 2.5
 """Time after the limit for which a finding waits for stacks that were requested."""
@@ -131,18 +131,18 @@ class RunStalled(DetectorDefaults):
         self._lost_seconds = 0.0
 
     def update(self, record: Record) -> DetectorOutput:
-        if record.event is Event.HEARTBEAT:
+        if record.event is HEARTBEAT:
             return self._evaluate(record)
-        if record.event in (Event.START, Event.TRAINING):
+        if record.event in (START, TRAINING):
             # The steps of another training take another time.
             self._step_count, self._last_step_time = 0, None
             self._step_intervals.clear()
-        if record.event is Event.START:
+        if record.event is START:
             self._open_phases.clear()
             self._world_size = int(record.values.get("world_size", 0))
-        elif record.event is Event.STEP:
+        elif record.event is STEP:
             self._append_step(record.time)
-        elif record.event is Event.PHASE:
+        elif record.event is PHASE:
             self._update_phases(record)
         return None
 

@@ -38,10 +38,13 @@ from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.record import (
+    METADATA,
     SEVERAL_WRITERS_KEY,
+    START,
     STATE_LOADED_KEY,
+    STEP,
     STEPS_STARTED_OVER_KEY,
-    Event,
+    TRAINING,
     Record,
 )
 
@@ -95,11 +98,11 @@ class StepRegression(DetectorDefaults):
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one step number."""
-        is_step = record.event is Event.STEP
+        is_step = record.event is STEP
         if "restarted_after_step" in record.values or (not is_step and _is_declared_start(record)):
             self._reset()
-        self._is_new_training |= record.event is Event.TRAINING
-        if record.event is Event.METADATA:
+        self._is_new_training |= record.event is TRAINING
+        if record.event is METADATA:
             self._loaded_at = record.values.get(STATE_LOADED_KEY, self._loaded_at)
         step = record.values.get("global_step")
         if not is_step or step is None or step - step != 0.0:
@@ -244,6 +247,6 @@ class StepRegression(DetectorDefaults):
 
 def _is_declared_start(record: Record) -> bool:
     """Whether the step number may go back, since an attempt or another training begins."""
-    if record.event is Event.TRAINING:
+    if record.event is TRAINING:
         return STEPS_STARTED_OVER_KEY not in record.values
-    return record.event is Event.START
+    return record.event is START

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Scope
-from sentinel.model.record import Event, Record
+from sentinel.model.record import START, STEP, Record
 
 OPTIMIZER_STEP_FRAMEWORKS = frozenset({"transformers", "trl"})
 """Frameworks whose global_step counts optimizer steps, or fewer."""
@@ -69,10 +69,10 @@ class StepStride(DetectorDefaults):
         if record.attributes.get("framework") in OPTIMIZER_STEP_FRAMEWORKS:
             self._expected_stride = 1.0
             self._usual_stride = self._usual_stride or 1.0
-        if record.event is Event.START or "restarted_after_step" in record.values:
+        if record.event is START or "restarted_after_step" in record.values:
             self._reset()
         step, count = record.values.get("global_step"), record.values.get("optimizer_steps")
-        if record.event is not Event.STEP or step is None or count is None:
+        if record.event is not STEP or step is None or count is None:
             return None
         stride = self._next_stride(step, count)
         if stride is None or not self._has_usual_stride(stride):

@@ -40,7 +40,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
-from sentinel.model.record import Event, Record
+from sentinel.model.record import START, STEP, Record
 from sentinel.stats.persistent_outlier import PersistentOutlier, mean_of_others
 
 TIME_SIGNALS = {
@@ -115,10 +115,10 @@ class Straggler:
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate the times of one step."""
-        if record.event is Event.START:
+        if record.event is START:
             self._reset()
         step_time = record.values["step_time"]
-        if record.event is not Event.STEP or not 0.0 < step_time < 1e9:
+        if record.event is not STEP or not 0.0 < step_time < 1e9:
             return None
         if record.spread:
             for name in TIME_SIGNALS:

@@ -44,7 +44,7 @@ from statistics import median
 from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Severity
-from sentinel.model.record import Event, Record
+from sentinel.model.record import EVAL, PHASE, SAVE, START, STEP, Record
 from sentinel.stats.baseline import level_baseline
 
 MIN_SIGMA, LEAST_COST = 0.01, 1e-30
@@ -62,7 +62,7 @@ NOTICEABLE_SECONDS, LASTING_SECONDS = 5.0, 60.0
 A run that takes several steps a second is slow for a few of them whenever another program starts.
 """
 
-INTERRUPTING_EVENTS = frozenset({Event.SAVE, Event.EVAL, Event.PHASE})
+INTERRUPTING_EVENTS = frozenset({SAVE, EVAL, PHASE})
 
 TIME_SIGNALS = ("step_time", "data_wait", "generation_time", "weight_sync_time")
 
@@ -122,9 +122,9 @@ class ThroughputDrop(DetectorDefaults):
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate the cost of one step."""
-        if record.event is Event.START:
+        if record.event is START:
             self._reset()
-        if record.event is not Event.STEP:
+        if record.event is not STEP:
             self._was_interrupted |= record.event in INTERRUPTING_EVENTS
             return None
         self._samples_completions |= "completion_length" in record.values

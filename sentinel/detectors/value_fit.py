@@ -38,7 +38,7 @@ from typing import ClassVar
 
 from sentinel.detectors._guarded_signals import TEXT_SIGNALS, GuardedSignals
 from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
-from sentinel.model.record import Event, Record
+from sentinel.model.record import STEP, Record
 from sentinel.stats.k_of_n import KOfN
 from sentinel.stats.level_guard import LevelGuard
 
@@ -100,7 +100,7 @@ class ValueFit(GuardedSignals):
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one record."""
-        if record.event is not Event.STEP or self.steps_with.isdisjoint(record.values):
+        if record.event is not STEP or self.steps_with.isdisjoint(record.values):
             return None
         guarded = super().update(record)
         unfit = self._worse_than_constant(record)

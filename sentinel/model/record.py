@@ -59,6 +59,13 @@ class Event(Enum):
     """The steps after it are of another stage of the training, such as a harder task."""
 
 
+(
+    START, STEP, SAVE, EVAL, PHASE, METADATA, SAMPLE, LAYERS,
+    CHECK, HEARTBEAT, ONSET, STOP, TRAINING, STAGE,
+) = Event  # fmt: skip
+"""The events as global names: up to Python 3.11, `Event.STEP` takes fifty times the time."""
+
+
 @dataclass(frozen=True, slots=True)
 class RankMismatch:
     """Ranks whose value of a signal differs although it must be equal on every rank.

@@ -38,7 +38,19 @@ from sentinel.model.notification import (
     dates_case,
     redate_diagnosis,
 )
-from sentinel.model.record import WHOLE_RUN, YEAR_2001, Event, Record
+from sentinel.model.record import (
+    EVAL,
+    HEARTBEAT,
+    METADATA,
+    SAMPLE,
+    STAGE,
+    START,
+    STEP,
+    TRAINING,
+    WHOLE_RUN,
+    YEAR_2001,
+    Record,
+)
 from sentinel.pipeline.diagnose import Assessment, assess
 from sentinel.pipeline.recent_points import RecentPoints
 from sentinel.signals.catalogue import SIGNALS
@@ -87,10 +99,8 @@ REASSESS_AFTER_STEPS = (5, 10, 20, 40, 80, 160)
 observations need values after the onset."""
 
 _OPTIONAL_NAMES = frozenset(OPTIONAL_METADATA)
-# The class looks a member up in fifty times the time of a global name.
-_STEP = Event.STEP
-_METADATA_EVENTS = (Event.START, Event.METADATA)
-_VALUE_EVENTS = (Event.STEP, Event.EVAL, Event.SAMPLE, Event.HEARTBEAT)
+_METADATA_EVENTS = (START, METADATA)
+_VALUE_EVENTS = (STEP, EVAL, SAMPLE, HEARTBEAT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +299,7 @@ class RunCases:
             self.values.update(record.values)
             if len(self.values) > MAX_NAMES_PER_RUN:
                 self.values = {n: x for n, x in self.values.items() if n in SIGNALS}
-        if event is _STEP:
+        if event is STEP:
             if self.is_restarting:
                 self.is_restarting, self.metadata[RESUMED_STEP_KEY] = False, record.step
             self.step_count += 1
@@ -297,7 +307,7 @@ class RunCases:
             self.history.add(record.step, record.values, signals)
         elif event in _METADATA_EVENTS:
             self._update_metadata(record)
-        elif event is Event.TRAINING:
+        elif event is TRAINING:
             self.is_restarting = False
             self.metadata.pop(RESUMED_STEP_KEY, None)
 
@@ -306,7 +316,7 @@ class RunCases:
         self.metadata.update(record.attributes)
         self.metadata = dict(list(self.metadata.items())[:MAX_NAMES_PER_RUN])
         names = (record.values.keys() | record.attributes) & _OPTIONAL_NAMES
-        if record.event is Event.START:
+        if record.event is START:
             self.attempt_names, self.start_names = set(), set(names)
             self.is_restarting = record.attempt > 0 or self.step_count > 0
         self.attempt_names |= names
@@ -491,7 +501,7 @@ class CaseBook:
             run = self.runs[record.run] = RunCases()
         run.update(record, history_signals(record.values) if signals is None else signals)
         run.checkpoint_steps = checkpoint_steps
-        if not changes and not run.open_cases and record.event is _STEP:
+        if not changes and not run.open_cases and record.event is STEP:
             return ()
         joined: list[Case | None] = []
         for change in changes:
@@ -501,7 +511,7 @@ class CaseBook:
             else:
                 is_resolved, incident = False, change
             joined.append(self._assign_to_case(run, incident, is_resolved=is_resolved))
-        if record.event in (Event.STAGE, Event.TRAINING):
+        if record.event in (STAGE, TRAINING):
             # After its changes: what ended with it is no evidence for what follows.
             run.start_anew()
         if not changes:
@@ -540,7 +550,7 @@ class CaseBook:
 
         A case with a cause is if that is contradicted now, or has more evidence.
         """
-        if record.event is not Event.STEP or not run.open_cases:
+        if record.event is not STEP or not run.open_cases:
             return ()
         due = [
             case

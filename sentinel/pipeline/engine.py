@@ -25,7 +25,20 @@ from sentinel.model.finding import (
 )
 from sentinel.model.incident import Incident, IncidentKey, Onset, Resolution
 from sentinel.model.notification import Notification, NotificationReason
-from sentinel.model.record import WHOLE_RUN, Event, Record
+from sentinel.model.record import (
+    EVAL,
+    LAYERS,
+    ONSET,
+    SAMPLE,
+    SAVE,
+    STAGE,
+    START,
+    STEP,
+    TRAINING,
+    WHOLE_RUN,
+    Event,
+    Record,
+)
 from sentinel.pipeline.cases import CaseBook, history_signals
 from sentinel.pipeline.incidents import IncidentBook
 from sentinel.pipeline.onset_request import OnsetEstimator, RecentSignals
@@ -38,8 +51,8 @@ MAX_DETECTOR_ERRORS = 3
 """Exceptions after which a detector is switched off for the run; the others continue."""
 
 ENDED_SCOPES = {
-    Event.STAGE: (Scope.STAGE, Resolution.STAGE_FINISHED),
-    Event.TRAINING: (Scope.TRAINING, Resolution.TRAINING_FINISHED),
+    STAGE: (Scope.STAGE, Resolution.STAGE_FINISHED),
+    TRAINING: (Scope.TRAINING, Resolution.TRAINING_FINISHED),
 }
 """The widest scope of detectors that an event ends, and why their incidents end."""
 
@@ -47,7 +60,7 @@ MAX_UNDATED = 64
 """Incidents that wait for the estimate of their onset; of the oldest ones above, the detector's
 date stays."""
 
-BLOCK_EVENTS = frozenset({Event.STEP, Event.EVAL, Event.SAVE, Event.SAMPLE, Event.LAYERS})
+BLOCK_EVENTS = frozenset({STEP, EVAL, SAVE, SAMPLE, LAYERS})
 """Events of records that are evaluated together: those that change neither the detectors nor what
 baselines start from."""
 
@@ -175,7 +188,7 @@ class Engine:
         """Evaluate one record. An exception of a detector is logged and counted, not raised."""
         if record.rank != WHOLE_RUN:
             return Result(record)
-        if record.event is Event.ONSET:
+        if record.event is ONSET:
             return self._set_onset(record)
         ended = self._start_anew(record) if record.event in ENDED_SCOPES else ()
         return self.conclude(self.evaluate((record,))[0], ended)
@@ -302,12 +315,12 @@ class Engine:
         self._caches.clear()
         self.baselines.pop(run, None)
         self.priors.pop(run, None)
-        if record.event is Event.TRAINING:
+        if record.event is TRAINING:
             self.case_book.begin_training(run)
         metadata = self.case_book.run_metadata(run)
         start = replace(
             record,
-            event=Event.START,
+            event=START,
             values={name: x for name, x in metadata.items() if not isinstance(x, str)},
             attributes={name: x for name, x in metadata.items() if isinstance(x, str)},
         )

@@ -25,7 +25,7 @@ from sentinel.model.finding import (
 from sentinel.model.incident import Incident, IncidentKey, IncidentState, Onset, Resolution
 from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.rank_end import RankEnd
-from sentinel.model.record import YEAR_2001, Event, Record
+from sentinel.model.record import HEARTBEAT, SAVE, START, STEP, STOP, TRAINING, YEAR_2001, Record
 from sentinel.pipeline.onset_request import OnsetRequest
 from sentinel.signals.setting_names import with_setting_names
 
@@ -57,7 +57,7 @@ _RESOLUTIONS = {
 }
 """Why the incidents of a run end, by the outcome of the run."""
 
-_CONTINUATIONS = {Event.STEP: Resolution.RESUMED, Event.TRAINING: Resolution.RESTARTED}
+_CONTINUATIONS = {STEP: Resolution.RESUMED, TRAINING: Resolution.RESTARTED}
 """Why a failure ends, by the first event of the next attempt that shows it."""
 
 _FOUND_AGAIN = frozenset({
@@ -147,17 +147,17 @@ class IncidentBook:
         `critical_names` gives the incidents of critical cases. Returns the notifications of the
         incidents that ended, or that outlive their run.
         """
-        if record.event is not Event.HEARTBEAT:
+        if record.event is not HEARTBEAT:
             self.active_times[record.run] = record.time
-        if record.event is Event.START:
+        if record.event is START:
             self.ended_runs.discard(record.run)
             self.ended_keys = {key for key in self.ended_keys if key.run != record.run}
-        if record.event is Event.SAVE:
+        if record.event is SAVE:
             steps = self.checkpoint_steps.setdefault(
                 record.run, deque(maxlen=MAX_CHECKPOINTS_PER_RUN)
             )
             steps.append(record.step)
-        if not self.open_incidents and record.event is not Event.STOP:
+        if not self.open_incidents and record.event is not STOP:
             return ()
         has_new_failure, self._has_new_failure = self._has_new_failure, False
         own = [
@@ -165,7 +165,7 @@ class IncidentBook:
             for each in self.open_incidents.values()
             if each.key.run == record.run and each.state is not IncidentState.PENDING
         ]
-        if record.event is Event.STOP:
+        if record.event is STOP:
             return tuple(self._end_at_stop(own, record, critical_names(record.run)))
         if has_new_failure:
             return tuple(self._end_at_failure(own, record))
@@ -183,7 +183,7 @@ class IncidentBook:
         Another training does not continue from the checkpoints of the last one, which a critical
         problem may have outlived. `critical_names` are the incidents of critical cases.
         """
-        if record.event is Event.TRAINING:
+        if record.event is TRAINING:
             self.checkpoint_steps.pop(record.run, None)
         for key, incident in [*self.open_incidents.items()]:
             if key.run != record.run or key.detector not in detectors:
@@ -239,7 +239,7 @@ class IncidentBook:
                 is_ended = incident.is_ended_firing
                 own = Resolution.STARTED_AGAIN if is_ended else _CONTINUATIONS[record.event]
                 yield self._end_incident(incident, record, own)
-            elif record.event is not Event.HEARTBEAT:
+            elif record.event is not HEARTBEAT:
                 continue
             elif incident.key.detector in record.attributes.get(ACKNOWLEDGED_KEY, "").split(","):
                 yield self._end_incident(incident, record, Resolution.ACKNOWLEDGED)

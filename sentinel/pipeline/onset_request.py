@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 
 from sentinel.model.incident import Incident, Onset
-from sentinel.model.record import Event, Record
+from sentinel.model.record import HEARTBEAT, STAGE, TRAINING, Record
 from sentinel.pipeline.recent_points import RecentPoints
 
 WINDOW_POINTS = 256
@@ -19,7 +19,7 @@ WINDOW_POINTS = 256
 MIN_POINTS = 12
 """Points below which there is no estimate."""
 
-_SPECIAL_EVENTS = frozenset({Event.HEARTBEAT, Event.STAGE, Event.TRAINING})
+_SPECIAL_EVENTS = frozenset({HEARTBEAT, STAGE, TRAINING})
 
 Points = tuple[tuple[int, float], ...]
 OnsetEstimator = Callable[[Points, int], Onset | None]
@@ -65,7 +65,7 @@ class RecentSignals:
         Values of heartbeats belong to a time and not to a step.
         """
         if record.event in _SPECIAL_EVENTS:
-            if record.event is Event.HEARTBEAT:
+            if record.event is HEARTBEAT:
                 return
             self._recent.clear()
             self.last_step = None

@@ -11,7 +11,7 @@ from itertools import islice
 from sentinel.model.finding import Severity
 from sentinel.model.incident import Incident, Onset
 from sentinel.model.notification import Notification, NotificationReason
-from sentinel.model.record import UNKNOWN_OUTCOME, WHOLE_RUN, Event, Record
+from sentinel.model.record import EVAL, HEARTBEAT, STEP, STOP, UNKNOWN_OUTCOME, WHOLE_RUN, Record
 from sentinel.model.record_batch import RecordBatch, RecordOrBatch, entry_ranks
 from sentinel.pipeline.engine import Result
 from sentinel.pipeline.onset_request import Points
@@ -31,9 +31,7 @@ class ReplayedIncident:
     case_name: str | None = None
 
 
-# The class looks a member up in many times the time of a global name.
-_HEARTBEAT = Event.HEARTBEAT
-_VALUE_EVENTS = frozenset({Event.STEP, Event.EVAL})
+_VALUE_EVENTS = frozenset({STEP, EVAL})
 
 BLOCK_RECORDS = 256
 """Records that are read before they are evaluated together."""
@@ -168,7 +166,7 @@ class Replay:
         self._result.records += len(entry_ranks(entry))
         self._steps.add(entry.step)
         # A heartbeat of a log that is followed has the time at which it was read.
-        if isinstance(entry, RecordBatch) or entry.event is not _HEARTBEAT:
+        if isinstance(entry, RecordBatch) or entry.event is not HEARTBEAT:
             self._last = entry
         return entry
 
@@ -178,9 +176,9 @@ class Replay:
         At the end of a run, detectors judge what they could not exclude before.
         """
         last = self._last
-        if isinstance(last, Record) and last.rank == WHOLE_RUN and last.event is not Event.STOP:
+        if isinstance(last, Record) and last.rank == WHOLE_RUN and last.event is not STOP:
             attributes = {"outcome": outcome}
-            stop = replace(last, event=Event.STOP, values={}, attributes=attributes, spread={})
+            stop = replace(last, event=STOP, values={}, attributes=attributes, spread={})
             self._evaluate([stop])
 
     def result(self, source: object = None) -> ReplayResult:

@@ -12,7 +12,16 @@ from dataclasses import dataclass, field, replace
 from math import inf, isfinite, isnan, nan
 from typing import Any
 
-from sentinel.model.record import SEVERAL_WRITERS_KEY, WHOLE_RUN, YEAR_2001, Event, Record
+from sentinel.model.record import (
+    EVAL,
+    SEVERAL_WRITERS_KEY,
+    START,
+    STEP,
+    WHOLE_RUN,
+    YEAR_2001,
+    Event,
+    Record,
+)
 from sentinel.readers.log_config import text_metadata
 from sentinel.readers.row_kinds import (
     SECOND_WRITER,
@@ -75,8 +84,7 @@ MAX_STEP = 2**53
 MAX_ROW_GAP_SECONDS = 5.0
 """A row is complete once nothing was added to it for this long."""
 
-# Classes look their members up in many times the time of a global name.
-_STEP = Event.STEP
+# A class looks its members up in many times the time of a global name.
 _ROW_OF_STEP = RowKind.STEP
 _FLOAT = {float}
 _WRITER_KEYS = frozenset(WRITER_KEYS)
@@ -92,7 +100,7 @@ def start_record(
     first: Record, metadata: Mapping[str, str], values: Mapping[str, float] | None = None
 ) -> Record:
     """The START of an attempt whose first record is `first`, with its run, step and time."""
-    return replace(first, event=Event.START, values=values or {}, attributes=metadata)
+    return replace(first, event=START, values=values or {}, attributes=metadata)
 
 
 MIN_CONSECUTIVE_ROWS = 3
@@ -382,7 +390,7 @@ class RowConverter:
             self.last_step = step
         kind = layout.kind if known else _row_kind(row, layout)
         is_evaluation = kind is RowKind.EVALUATION
-        event = Event.EVAL if is_evaluation else _STEP
+        event = EVAL if is_evaluation else STEP
         event = event if known else _row_event(row, event)
         signals = self._signal_values(layout, values)
         if layout.outcome and not is_evaluation:
@@ -393,7 +401,7 @@ class RowConverter:
         else:
             rename = eval_name if is_evaluation else _epoch_name
             signals = {rename(name): value for name, value in signals.items()}
-        if event is _STEP and step is not None:
+        if event is STEP and step is not None:
             global_step = signals.pop("global_step", float(step))
             series = layout.series if layout.is_unscaled else frozenset(signals)
             is_accepted = self.step_filter.accepts(series, global_step)
