@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pydantic_core import from_json
+
 from sentinel.readers import json_columns
 from sentinel.readers.lines import read_lines
 from sentinel.readers.log_config import LoggedConfig, read_config_file
@@ -101,10 +103,10 @@ def _parse_flat_objects(block: list[_Line]) -> Sequence[dict[str, Any] | None] |
     """
     if any(line.text.count(b"{") != 1 for line in block):
         return None
-    text = b"[" + b",".join([line.text for line in block]) + b"]"
     try:
-        rows = json.loads(text.decode("utf-8", "surrogatepass"))
-    except (ValueError, RecursionError):
+        # Takes a quarter of the time of `json`, and refuses what only that accepts.
+        rows = from_json(b"[" + b",".join([line.text for line in block]) + b"]")
+    except ValueError:
         return None
     is_exact = len(rows) == len(block) and all(type(row) is dict for row in rows)
     return rows if is_exact else None
