@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from operator import itemgetter
@@ -45,22 +45,21 @@ class RecentPoints:
     def read(self) -> Mapping[str, deque[tuple[int, float]]]:
         """The points by signal, the oldest first."""
         steps, rows, by_signal = self._steps, self._rows, self._by_signal
-        if rows:
-            for name in self._names:
-                points = by_signal.get(name)
-                if points is None:
-                    points = by_signal[name] = deque(maxlen=self.size)
-                values = [*map(itemgetter(name), rows)]
-                if self.is_finite and not all(map(isfinite, values)):
-                    pairs = zip(steps, values, strict=True)
-                    points.extend(each for each in pairs if isfinite(each[1]))
-                    values = [value for value in values if isfinite(value)]
-                else:
-                    points.extend(zip(steps, values, strict=True))
+        if rows and (names := self._names):
+            # The first name twice: of a single one, a row would be no tuple.
+            columns = zip(*map(itemgetter(*names, names[0]), rows), strict=True)
+            for name, column in zip(names, columns, strict=False):
+                values: Sequence[float] = column
+                pairs: Iterable[tuple[int, float]] = zip(steps, values, strict=True)
+                # The sum is finite only if all values are.
+                if self.is_finite and not isfinite(sum(values)):
+                    pairs = [each for each in pairs if isfinite(each[1])]
+                    values = [value for _, value in pairs]
+                by_signal.setdefault(name, deque(maxlen=self.size)).extend(pairs)
                 if self.is_finite and values:
                     self._ranges[name] = _extend(self._ranges.get(name), steps[0], values)
-            steps.clear()
-            rows.clear()
+        steps.clear()
+        rows.clear()
         return by_signal
 
     def ranges(self) -> Mapping[str, SignalRange]:
@@ -76,9 +75,10 @@ class RecentPoints:
         self._rows.clear()
 
 
-def _extend(known: SignalRange | None, step: int, values: list[float]) -> SignalRange:
+def _extend(known: SignalRange | None, step: int, values: Sequence[float]) -> SignalRange:
     """The range of the known values and of further ones, the first of them at `step`."""
-    count, zeros, lowest, highest = len(values), values.count(0.0), min(values), max(values)
+    count, lowest, highest = len(values), min(values), max(values)
+    zeros = values.count(0.0) if lowest <= 0.0 <= highest else 0
     if known is None:
         return SignalRange(step, count, zeros, lowest, highest)
     return SignalRange(
