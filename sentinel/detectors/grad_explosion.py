@@ -69,7 +69,7 @@ from typing import ClassVar
 
 from sentinel.model.finding import Clear, DetectorDefaults, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
-from sentinel.signals.loss_kind import is_adversarial
+from sentinel.signals.loss_kind import has_no_advantage, is_adversarial
 from sentinel.stats.baseline import level_baseline
 from sentinel.stats.loss_at_rise import LossAtRise, RiseLosses
 from sentinel.stats.new_extreme import NewExtreme
@@ -190,13 +190,13 @@ class GradExplosion(DetectorDefaults):
         highest_loss, level = self._highest_loss, self._highest.level
         self._update_witnesses(record)
         self._episode_records_left -= 1
-        if norm > 0.0 and not _is_idle(record):
+        if norm > 0.0 and not has_no_advantage(record):
             self._update_row(norm, level, step)
             self._norm_count += 1
             if self._young_row.count or self._norm_count <= YOUNG_NORMS:
                 self._update_young_row(norm, highest_loss, step)
             self._highest.add(norm)
-            if self._loss is not None:
+            if self._loss is not None and not self._has_reward:
                 self._history.add(log(norm), self._loss)
             self._recent.append(norm)
             self._update_shift(norm, step)
@@ -358,9 +358,3 @@ def _third_highest_before(recent: Iterable[float]) -> float | None:
     """The third highest of the values before the newest; None if there are too few."""
     *before, _ = recent
     return sorted(before)[-3] if len(before) >= MIN_KNOWN_VALUES else None
-
-
-def _is_idle(record: Record) -> bool:
-    """Whether no group has a spread of rewards, so that only the gradient of the KL remains."""
-    spread, idle = record.values.get("reward_std"), record.values.get("frac_zero_std")
-    return spread == 0.0 or (idle is not None and idle >= 1.0)

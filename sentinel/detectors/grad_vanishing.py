@@ -33,6 +33,7 @@ from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
+from sentinel.signals.loss_kind import has_no_advantage
 from sentinel.stats.block_means import VALUES_PER_GROUP, BlockMeans
 
 RECENT_BLOCKS = 2
@@ -65,7 +66,7 @@ class GradVanishing(DetectorDefaults):
         self._usual: float | None = None
         self._highest_loss = 0.0
         self._loss = inf
-        self._has_no_reward_spread = False
+        self._has_no_advantage = False
         self._has_reward = False
 
     def update(self, record: Record) -> DetectorOutput:
@@ -110,8 +111,7 @@ class GradVanishing(DetectorDefaults):
         if loss < inf:
             self._loss = loss
             self._highest_loss = max(self._highest_loss, loss)
-        spread, flat = values.get("reward_std"), values.get("frac_zero_std")
-        self._has_no_reward_spread = spread == 0.0 or (flat is not None and flat >= 1.0)
+        self._has_no_advantage = has_no_advantage(record)
 
     def _finding(self, norm: float) -> Finding:
         # The loss of a policy gradient is near zero in any case.
@@ -127,6 +127,6 @@ class GradVanishing(DetectorDefaults):
                 "grad_norm_before": usual,
                 "low_values_in_a_row": float(self._low_count),
             },
-            severity=Severity.INFO if is_learnt or self._has_no_reward_spread else None,
+            severity=Severity.INFO if is_learnt or self._has_no_advantage else None,
             onset_step=self._onset_step,
         )

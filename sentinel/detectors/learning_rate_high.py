@@ -134,9 +134,13 @@ class LearningRateHigh(DetectorDefaults):
         rate = record.values.get("learning_rate", self._declared_rate)
         if not 0.0 < rate < inf:
             return None
-        self._update_levels(record)
+        self._has_reward = self._has_reward or "reward" in record.values
         self._update_rates(rate, record.step)
-        self._update_harm(rate, record.step)
+        if self._has_reward:
+            self._harm = ""
+        else:
+            self._update_levels(record)
+            self._update_harm(rate, record.step)
         return self._finding(rate, record.step) or self._uneven_finding() or CLEAR
 
     def _read_config(self, record: Record) -> None:
@@ -153,9 +157,7 @@ class LearningRateHigh(DetectorDefaults):
         )
 
     def _update_levels(self, record: Record) -> None:
-        values = record.values
-        self._has_reward = self._has_reward or "reward" in values
-        loss, norm = values.get("loss", inf), values.get("grad_norm", inf)
+        loss, norm = record.values.get("loss", inf), record.values.get("grad_norm", inf)
         if loss - loss == 0.0:
             self._is_signed = self._is_signed or loss < 0.0
             self._losses.add(loss)
@@ -175,7 +177,7 @@ class LearningRateHigh(DetectorDefaults):
     def _update_harm(self, rate: float, step: int) -> None:
         """Whether the rate does harm now; what it has done lasts until the loss has recovered."""
         level = fmean(self._losses.last) if self._losses.count else inf
-        if self._has_reward or level < self._learnt_level():
+        if level < self._learnt_level():
             self._harm = ""
             return
         is_high = rate > self.high * self._usual_highest

@@ -160,7 +160,7 @@ class NanOrInf(DetectorDefaults):
             lost = [name for name, spread in record.spread.items() if spread.bad_ranks]
         # The sum is finite only if all values are.
         if not lost and isfinite(sum(values.values())):
-            if not values.keys() <= self._once_finite and len(self._once_finite) < MAX_NAMES:
+            if not self._once_finite.issuperset(values) and len(self._once_finite) < MAX_NAMES:
                 self._once_finite.update(values)
             return []
         lost += [name for name, x in values.items() if not isfinite(x) and name not in lost]

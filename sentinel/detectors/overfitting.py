@@ -136,6 +136,8 @@ class Overfitting(DetectorDefaults):
         """Add a training loss, or evaluate an evaluation."""
         values = record.values
         self._has_reward |= is_policy_gradient(record)
+        if self._has_reward:
+            return None
         loss = values.get("loss", 0.0)
         if record.event is STEP and 0.0 < loss < MAX_LOSS:
             self._train_losses.append(log(loss))
@@ -146,7 +148,7 @@ class Overfitting(DetectorDefaults):
                 self._test_training(record.step)
         # Some trainers log an evaluation twice.
         is_repeated = record.step == self._last_eval_step
-        if self._has_reward or is_repeated or not self._train_losses:
+        if is_repeated or not self._train_losses:
             return None
         error = self._held_out_error(values)
         if 0.0 < (held_out := values.get("eval_loss", 0.0)) < MAX_LOSS:

@@ -54,7 +54,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass
-from math import inf, log
+from itertools import islice
+from math import log
 from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Severity
@@ -151,7 +152,6 @@ class RewardCollapse(DetectorDefaults):
         if not abs(reward) < MAX_REWARD:
             return None
         drawdown = self._drawdown
-        is_low = reward < min(list(drawdown.recent)[-CRITICAL_REWARDS:], default=inf)
         drawdown.add(reward)
         self._steps.append(record.step)
         if drawdown.count <= START_VALUES:
@@ -161,9 +161,9 @@ class RewardCollapse(DetectorDefaults):
             self._has_fallen = self._is_critical = drawdown.is_frozen = False
         if not self._is_critical and (
             self._is_suspicious
-            or is_low
             or drawdown.count <= YOUNG_REWARDS
             or drawdown.count % SCALES[0] == 0
+            or reward < min(islice(reversed(drawdown.recent), 1, 1 + CRITICAL_REWARDS))
         ):
             self._evaluate()
         if self._has_fallen:

@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from math import exp, inf, log, pi, sin, sqrt
-from operator import eq
+from statistics import median
 
 from sentinel.stats.evidence_cusum import MAX_SUM_NATS, EvidenceCusum
 
@@ -241,7 +241,7 @@ class Baseline:
         self._unit, self._travel = unit, travel
         settings, newest, scaled = self.settings, self._newest, value / unit
         if settings.is_log:
-            scaled = log(max(settings.least, scaled))
+            scaled = log(scaled) if scaled > settings.least else log(settings.least)
         if self._has_course:
             scaled -= self._course_level()
         # Most values are where they are expected.
@@ -422,7 +422,7 @@ def _fit(
     is_partial: bool,
 ) -> Fit:
     count, half = len(values), len(values) // 2
-    old, new = _median(sorted(values[:half])), _median(sorted(values[half:]))
+    old, new = median(values[:half]), median(values[half:])
     first, last = travels[half // 2], travels[half + (count - half) // 2]
     apart = max(last - first, 1e-3)
     raw_slope = (new - old) / apart
@@ -434,7 +434,9 @@ def _fit(
     sigma = (ordered[(3 * count) // 4] - ordered[count // 4]) / 1.349
     variance = prior.weight * prior.sigma * prior.sigma + count * sigma * sigma
     sigma = sqrt(variance / (prior.weight + count))
-    sigma = max(sigma * _widening(residuals, settings.max_correlation), settings.min_sigma)
+    if settings.max_correlation:
+        sigma *= _widening(residuals, settings.max_correlation)
+    sigma = max(sigma, settings.min_sigma)
     error = 1.25 * sigma * sqrt(4 / count) / apart
     trust = _trust(prior.slope_sd, error)
     level = (old + new) / 2
@@ -463,16 +465,11 @@ def _widening(residuals: Sequence[float], max_correlation: float) -> float:
 
     Of normal noise with correlation r they have it with probability 1/2 + arcsin(r) / pi.
     """
-    pairs, is_above = len(residuals) - 1, [residual > 0.0 for residual in residuals]
-    agree = sum(map(eq, is_above, is_above[1:]))
+    pairs, is_above = len(residuals) - 1, bytes([residual > 0.0 for residual in residuals])
+    differ = is_above.count(b"\0\1") + is_above.count(b"\1\0")
     # Less one standard error, so that independent noise is rarely widened.
-    share = agree / pairs - 0.5 / sqrt(pairs)
+    share = (pairs - differ) / pairs - 0.5 / sqrt(pairs)
     if share <= 0.5:
         return 1.0
     correlation = min(sin(pi * (share - 0.5)), max_correlation)
     return sqrt((1 + correlation) / (1 - correlation))
-
-
-def _median(ordered: Sequence[float]) -> float:
-    half = len(ordered) // 2
-    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2

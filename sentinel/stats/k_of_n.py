@@ -37,23 +37,21 @@ class KOfN:
 
         If the bound changes, all values are compared again.
         """
-        values, below = self.values, self.below
+        values, below, oldest = self.values, self.below, None
         values.append(value)
         is_beyond = value < bound if below else value >= bound
-        if not is_beyond:
-            self.onset = None
-        elif self.onset is None:
-            self.onset = step
-        oldest = values.popleft() if self.is_full else None
+        self.onset = (step if self.onset is None else self.onset) if is_beyond else None
+        if self.is_full:
+            oldest = values.popleft()
+        else:
+            self.is_full = len(values) == self.size
         if bound != self._bound:
             self._bound = bound
             self._beyond_count = sum([x < bound if below else x >= bound for x in values])
-        else:
-            if is_beyond:
-                self._beyond_count += 1
-            if self._beyond_count and oldest is not None:
+        elif is_beyond or self._beyond_count:
+            self._beyond_count += is_beyond
+            if oldest is not None:
                 self._beyond_count -= oldest < bound if below else oldest >= bound
-        self.is_full = self.is_full or len(values) == self.size
         if not self.is_full:
             return None
         surplus = 2 * self._beyond_count - self.size

@@ -43,10 +43,10 @@ class LevelDeparture:
 
     def add(self, value: float, baselines: SharedBaselines) -> bool:
         """Add a positive value of the signal; False while there is no baseline with it."""
-        baseline = baselines.get(self.signal)
+        baseline = baselines.by_signal.get(self.signal)
         if baseline is None:
             return False
-        direction = baseline.toward(self.sign)
+        direction = baseline.rise if self.sign > 0 else baseline.fall
         self._extremes.add(self.sign * value)
         self.evidence = direction.cusum.evidence
         had_departed, self.has_departed = self.has_departed, False

@@ -110,7 +110,7 @@ class LevelShift:
     _is_first_level_final: bool = False
     _values_noise: MeanChange = field(default_factory=MeanChange)
     _changes_noise: MeanChange = field(default_factory=MeanChange)
-    _block_sum: float = 0.0
+    _block: list[float] = field(default_factory=list)
     _first_blocks: list[float] = field(default_factory=list)
     _latest_blocks: deque[float] = field(default_factory=lambda: deque(maxlen=COMPARED_BLOCKS))
     """Means of the logarithms of blocks."""
@@ -141,13 +141,10 @@ class LevelShift:
         unread = self._unread
         logs = [log(value) for value, _ in unread]
         self._values_noise.extend(logs)
-        number = self.count - len(logs)
-        for log_value in logs:
-            number += 1
-            self._block_sum += log_value
-            if number % BLOCK == 0:
-                self._add_block(self._block_sum / BLOCK)
-                self._block_sum = 0.0
+        block = self._block = self._block + logs
+        while len(block) >= BLOCK:
+            self._add_block(sum(block[:BLOCK]) / BLOCK)
+            del block[:BLOCK]
         rewarded = [
             (log_value, reward)
             for log_value, (_, reward) in zip(logs, unread, strict=True)

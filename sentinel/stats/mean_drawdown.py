@@ -173,6 +173,8 @@ class MeanDrawdown:
     _near_total: float = 0.0
     _pending: deque[tuple[float, float, float]] = field(default_factory=deque)
     _noise_groups: int = 0
+    _lowest: float = inf
+    _highest: float = -inf
 
     @property
     def best(self) -> float:
@@ -188,6 +190,8 @@ class MeanDrawdown:
             self._far_total += (recent[-CHANGE_LAG] - value) ** 2
         recent.append(value)
         self.count += 1
+        if not self._lowest <= value <= self._highest:
+            self._lowest, self._highest = min(self._lowest, value), max(self._highest, value)
         if self.count <= START_VALUES:
             self.start += (value - self.start) / self.count
         if self.count % SCALES[0] == 0:
@@ -239,7 +243,9 @@ class MeanDrawdown:
         inflation = (1.0 + correlation) / max(1e-9, 1.0 - correlation)
         # A change that did not occur before the latest values may have a share of 1 in all values.
         # The second largest counts, so that an outlier does not; no change exceeds the range.
-        if (max(values) - min(values)) ** 2 / self.count > variance:
+        if (self._highest - self._lowest) ** 2 / self.count > variance and (
+            (max(values) - min(values)) ** 2 / self.count > variance
+        ):
             change = sorted(map(sub, values, values[1:]))[-2]
             variance = max(variance, max(0.0, change) ** 2 / self.count)
         # A swing that has grown at an equal mean is no fall: the changes of late bound the error.
@@ -254,22 +260,22 @@ class MeanDrawdown:
         for scale, error in zip(scales, errors, strict=True):
             last = values[-scale.size :]
             current = (sum(last) - min(last)) / (scale.size - 1)
-            if error and current < scale.best:
-                gain = max(0.0, scale.best - self.start) if has_gain else 0.0
-                below = scale.best - scale.best_of_many_bound * error if gain else self.mean_before
-                late_error = sqrt(swing * min(scale.size, inflation) / scale.size)
-                if scale.size < SCALES[-1]:
-                    # What is usual of late is no fall, however high the best mean.
-                    earlier = values[-scale.size - max(16, 2 * scale.size) : -scale.size]
-                    level = sum(earlier) / len(earlier) if earlier else current
-                    if level - current < RECENT_ERRORS * max(error, late_error):
-                        continue
-                fall = (below - current) / max(error, late_error)
-                yield Fall(
-                    scale=scale.size,
-                    best=scale.best,
-                    current=current,
-                    errors=fall,
-                    gain=gain,
-                    latest=last,
-                )
+            if not error or current >= scale.best:
+                continue
+            larger_error = max(error, sqrt(swing * min(scale.size, inflation) / scale.size))
+            if scale.size < SCALES[-1]:
+                # What is usual of late is no fall, however high the best mean.
+                earlier = values[-scale.size - max(16, 2 * scale.size) : -scale.size]
+                level = sum(earlier) / len(earlier) if earlier else current
+                if level - current < RECENT_ERRORS * larger_error:
+                    continue
+            gain = max(0.0, scale.best - self.start) if has_gain else 0.0
+            below = scale.best - scale.best_of_many_bound * error if gain else self.mean_before
+            yield Fall(
+                scale=scale.size,
+                best=scale.best,
+                current=current,
+                errors=(below - current) / larger_error,
+                gain=gain,
+                latest=last,
+            )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from math import inf, sqrt
+from statistics import median
 
 
 @dataclass
@@ -58,11 +59,7 @@ class PersistentOutlier:
     @property
     def degree(self) -> float:
         """Median degree in the window; 0 before the first record."""
-        if not self._named_ranks:
-            return 0.0
-        degrees = sorted(self._degrees)
-        half = len(degrees) // 2
-        return degrees[half] if len(degrees) % 2 else (degrees[half - 1] + degrees[half]) / 2
+        return median(self._degrees or [0.0])
 
     @property
     def since_step(self) -> int:

@@ -6,9 +6,9 @@ A policy that changes is not at fault if its reward rises.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import islice, pairwise
 from math import sqrt
 from statistics import median
 
@@ -82,13 +82,14 @@ class RewardGain:
             return
         if len(self._first_rewards) < FIRST_REWARDS:
             self._first_rewards += unread[: FIRST_REWARDS - len(self._first_rewards)]
-        for reward in unread:
-            self._recent.append(reward)
-            self._read_count += 1
+        while unread:
+            added = unread[: CURRENT_REWARDS - self._read_count % CURRENT_REWARDS]
+            del unread[: len(added)]
+            self._recent.extend(added)
+            self._read_count += len(added)
             if self._read_count % CURRENT_REWARDS == 0 and self._read_count >= LEVEL_REWARDS:
                 level = _median(self._recent, LEVEL_REWARDS)
                 self._best_level = max(level, self._best_level or level)
-        unread.clear()
 
     @property
     def first_level(self) -> float:
@@ -158,6 +159,6 @@ class RewardGain:
         return {"reward_median_of_8": self.current_level, "reward_at_start": self.first_level}
 
 
-def _median(values: Iterable[float], count: int) -> float:
+def _median(values: deque[float], count: int) -> float:
     """Median of the last `count` values."""
-    return median_of_sorted(sorted([*values][-count:]))
+    return median_of_sorted(sorted(islice(reversed(values), count)))

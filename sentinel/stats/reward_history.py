@@ -36,6 +36,8 @@ class RewardHistory:
         self._rewards += rewards
         levels, rewards, blocks = self._levels, self._rewards, self._blocks
         end = len(levels) - len(levels) % BLOCK
+        if not end:
+            return
         for at in range(0, end, BLOCK):
             self._block_count += 1
             # Values may be as large as a float can be.

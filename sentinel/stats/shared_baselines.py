@@ -18,9 +18,6 @@ class SharedBaselines:
     by_signal: dict[str, Baseline] = field(default_factory=dict)
     reward_gain: RewardGain = field(default_factory=RewardGain)
 
-    def __getitem__(self, signal: str) -> Baseline:
-        return self.by_signal[signal]
-
     def get(self, signal: str) -> Baseline | None:
         """The baseline of a signal, None before its first finite value."""
         return self.by_signal.get(signal)

@@ -26,7 +26,7 @@ class Follower:
 
     def update(self, record, baselines):
         assert record.values["loss"] == 1.0
-        self.count = baselines["kl_ref"].count
+        self.count = baselines.by_signal["kl_ref"].count
         return Clear(threshold=2.5)
 
 
@@ -66,7 +66,7 @@ def test_a_signal_that_no_baseline_exists_for_is_none():
 def test_non_finite_values_and_steps_that_do_not_learn_are_left_out():
     baselines = RunBaselines()
     for record in steps(kl_ref=[0.1, float("nan"), 0.2], learning_rate=[0.0, 1e-6, 1e-6]):
-        by_signal = baselines.update(record, {"kl_ref"})
+        by_signal = baselines.update(record, {"kl_ref"}).by_signal
 
     assert by_signal["kl_ref"].count == 1
 
@@ -75,7 +75,7 @@ def test_a_kl_summed_over_a_sequence_has_its_own_unit():
     baselines = RunBaselines()
     for record in steps(kl_ref=[5.0] * 200):
         summed = replace(record, attributes={"kl_ref": "objective/kl"})
-        baseline = baselines.update(summed, {"kl_ref"})["kl_ref"]
+        baseline = baselines.update(summed, {"kl_ref"}).by_signal["kl_ref"]
 
     assert baseline.expected(baseline.rise) == pytest.approx(5.0, rel=0.1)
     assert baseline.threshold(baseline.rise, 9.0) > 5.0
