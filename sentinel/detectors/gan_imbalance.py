@@ -1,10 +1,9 @@
 """GAN imbalance: the discriminator has won, so that the generator has nothing to learn from.
 
 Formula
-    won      = the median of the last 32 losses of the discriminator is below `floor`, and that of
-               the generator's has not fallen by half from the median of its first 16
-    Finding  = won; info until the loss of the discriminator has been below `floor` for `points`
-               values and `steps` steps without a break longer than the median allows
+    won      = the median of the last `points` losses of the discriminator is below `floor`, and
+               that of the last 32 of the generator has not fallen by half from that of its first 16
+    Finding  = won; info until that has lasted for `steps` steps
     none     = a loss of the discriminator was negative, as that of a critic (WGAN) is, whose level
                has no floor; or it was 0 until now, as before the step from which it is used
 
@@ -30,7 +29,7 @@ Defaults
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, nan
 from statistics import median
 from typing import ClassVar
 
@@ -39,7 +38,7 @@ from sentinel.model.record import Event, Record
 from sentinel.stats.k_of_n import KOfN
 
 FIRST_LOSSES, RECENT_LOSSES = 16, 32
-"""Losses in the first level of the generator, and in the present medians."""
+"""Losses of the generator in its first level, and in the present one."""
 
 LEARNED_SHARE = 0.5
 """Fall of the loss of the generator, as a share of its first level, that shows that it learns from
@@ -65,54 +64,46 @@ class GanImbalance(DetectorDefaults):
     )
 
     def __post_init__(self) -> None:
-        self._discriminator = KOfN(RECENT_LOSSES, below=True)
+        self._discriminator = KOfN(self.points, below=True)
         self._generator = KOfN(RECENT_LOSSES)
         self._first: list[float] = []
         self._has_critic = False
         self._low_since: int | None = None
-        self._low_count = 0
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one record with one or both of the losses."""
-        if record.event is not Event.STEP:
-            return None
-        generator = record.values.get("generator_loss")
-        if generator is not None and isfinite(generator):
+        loss, generator = (record.values.get(name, nan) for name in sorted(self.steps_with))
+        if record.event is Event.STEP and isfinite(generator):
             self._generator.add(generator, 0.0, record.step)
-            if len(self._first) < FIRST_LOSSES:
-                self._first.append(generator)
-        loss = record.values.get("discriminator_loss")
-        if loss is None or not isfinite(loss) or (loss == 0.0 and not self._discriminator.values):
+            self._first = [*self._first, generator][:FIRST_LOSSES]
+        is_unused = loss == 0.0 and not self._discriminator.values
+        if record.event is not Event.STEP or not isfinite(loss) or is_unused:
             return None
         self._has_critic |= loss < 0.0
         is_low = self._discriminator.add(loss, self.floor, record.step)
         if self._has_critic or is_low is None or not self._generator.is_full:
             return None
         if not is_low:
-            self._low_since, self._low_count = None, 0
+            self._low_since = None
             return CLEAR
         if self._low_since is None:
-            onset = self._discriminator.onset
-            self._low_since = record.step if onset is None else onset
-            self._low_count = sum(each < self.floor for each in self._discriminator.values) - 1
-        self._low_count += 1
-        return self._compare(record.step, self._low_since)
+            self._low_since = self._discriminator.onset or record.step
+        return self._compare(record.step, min(self._low_since, record.step))
 
     def _compare(self, step: int, since: int) -> DetectorOutput:
         """The finding, unless the generator has learned meanwhile."""
         first, now = median(self._first), self._generator.median
         if now < first - LEARNED_SHARE * abs(first):
             return CLEAR
-        is_long = self._low_count >= self.points and step - since >= self.steps
         return Finding(
             summary=f"The discriminator has won: its loss is {self._discriminator.median:.3g} "
-            f"(median of the last {RECENT_LOSSES}), and the generator's is {now:.4g}, after "
+            f"(median of the last {self.points}), and the generator's is {now:.4g}, after "
             f"{first:.4g} at the start.",
             evidence={
-                "discriminator_loss_median_of_32": self._discriminator.median,
-                "generator_loss_median_of_32": now,
+                "discriminator_loss_median": self._discriminator.median,
+                "generator_loss_median": now,
                 "generator_loss_at_start": first,
             },
-            severity=None if is_long else Severity.INFO,
+            severity=None if step - since >= self.steps else Severity.INFO,
             onset_step=since,
         )

@@ -53,6 +53,7 @@ from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Find
 from sentinel.model.record import STEP, TRAINING, Record
 from sentinel.signals.loss_kind import (
     CHANCE_LOSS,
+    are_signed,
     class_count,
     is_adversarial,
     is_pair_loss,
@@ -89,9 +90,6 @@ COARSE_STRIDE = 10
 MIN_SWING, HIGH_RATE = 0.25, 5e-3
 """Standard deviation of a loss that swings, as a fraction of its level, and a learning rate that
 explains it: over ten times what Adam-like optimizers use."""
-
-MIN_NEGATIVE_SHARE = 0.05
-"""Share of negative losses from which a loss has no meaningful logarithm."""
 
 ACCURACIES = tuple(
     prefix + name
@@ -222,7 +220,7 @@ class LossNeverMoved(DetectorDefaults):
     def _compare_with_start(self) -> Finding | None:
         """The finding that nothing was learned; None if that is not shown."""
         means, raw_means = self._log_blocks.means, self._blocks.means
-        if self._negative_count > MIN_NEGATIVE_SHARE * self._count:
+        if are_signed(self._negative_count, self._count):
             # With a KL to a reference, a loss of both signs is a policy gradient.
             return None if self._has_reference else self._unmoved_finding(raw_means)
         if self._has_learned_otherwise() or len(means) < MIN_BLOCKS:

@@ -60,16 +60,13 @@ class MemoryCreep(DetectorDefaults):
     )
 
     def __post_init__(self) -> None:
-        self._reset()
-
-    def _reset(self) -> None:
         self._trends = {"host": TimeToLimit(), "GPU": TimeToLimit()}
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one measurement of the memory."""
-        if record.event is START:
-            self._reset()
-        if record.event is not HEARTBEAT:
+        if record.event is Event.START:
+            self.__post_init__()
+        if record.event is not Event.HEARTBEAT:
             return None
         outputs = [
             self._evaluate("host", HOST_SIGNALS, record),

@@ -103,18 +103,15 @@ class RankDesync(DetectorDefaults):
     )
 
     def __post_init__(self) -> None:
-        self._reset()
-
-    def _reset(self) -> None:
         self._states = {name: _SignalState() for name in REPLICATED_SIGNALS}
         self._replica_count = 0
         """Ranks that are replicas of one model; 0 while that is not known."""
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate the spread of one step."""
-        if record.event is START:
-            self._reset()
-        if record.event is not STEP or not record.spread:
+        if record.event is Event.START:
+            self.__post_init__()
+        if record.event is not Event.STEP or not record.spread:
             return None
         evaluated = [
             name

@@ -104,9 +104,6 @@ class ThroughputDrop(DetectorDefaults):
     )
 
     def __post_init__(self) -> None:
-        self._reset()
-
-    def _reset(self) -> None:
         self._kind = ""
         self._count = 0
         self._was_interrupted = False
@@ -122,9 +119,9 @@ class ThroughputDrop(DetectorDefaults):
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate the cost of one step."""
-        if record.event is START:
-            self._reset()
-        if record.event is not STEP:
+        if record.event is Event.START:
+            self.__post_init__()
+        if record.event is not Event.STEP:
             self._was_interrupted |= record.event in INTERRUPTING_EVENTS
             return None
         self._samples_completions |= "completion_length" in record.values

@@ -40,7 +40,7 @@ def test_a_discriminator_that_has_won_is_a_warning():
     # Below 0.01 from the 158th value on.
     assert 358 <= finding.onset_step <= 376
     assert 858 <= step <= 900
-    assert finding.evidence["generator_loss_median_of_32"] > 10.0
+    assert finding.evidence["generator_loss_median"] > 10.0
 
 
 def test_a_generator_that_stays_on_its_level_has_lost_too():
