@@ -9,9 +9,9 @@ Formula
                those of the first quarter and the first sixteenth by less than `noises` times the
                noise, including two standard errors; unless it exceeds the first sixteenth by four
                standard errors and a fifth of its size: the noise of single episodes may exceed any
-               gain of their mean. At the end of the run, 48 rewards suffice if the means differ by
-               less than twice that, in either direction, and no eighth of the run is above the
-               last quarter by 2.5 standard errors
+               gain of their mean. At the end of a shorter run, 48 rewards suffice if the means
+               differ by less than twice that, in either direction, and no eighth of the run is
+               above the last quarter by 2.5 standard errors
     constant = the first `points` / 3 rewards or more are all equal, not above 0, and no record
                shows a spread of rewards
     Finding  = floored, unmoved or constant; info if none is certain yet, but over at least
@@ -214,7 +214,7 @@ class RewardStalled(DetectorDefaults):
         eighth = max(1, len(means) // 8)
         highest = max(fmean(means[at : at + eighth]) for at in range(len(means) - eighth + 1))
         eighth_error = noise * sqrt(1 / (eighth * length) + 1 / (quarter * length))
-        is_unmoved |= is_late and (
+        is_unmoved |= self._count < self.points and (
             abs(gain) + CONFIDENCE_Z * quarter_error < 2 * self.noises * noise
             and highest - last < DECLINE_Z * eighth_error
         )
