@@ -16,7 +16,7 @@ Formula
     Finding  = one of these, twice in a row, over at least `points` values and a tenth of the run if
                its length is known; `coarse_points` suffice where a value stands for 10 steps or
                more or for an epoch, where 8 evaluations on held-out data are as flat, and at the
-               end of the run
+               end of a run that finished; half of `points` at the end of one that broke off
     A run whose learning rate still rises is not evaluated, nor one with a reward, or a loss of both
     signs and a KL to a reference, nor two networks trained against each other, nor one whose
     held-out loss has fallen or whose accuracy has risen. For a loss that has fallen by
@@ -153,7 +153,9 @@ class LossNeverMoved(DetectorDefaults):
         if self._is_excluded:
             return None
         if record.event is Event.STOP:
-            self._is_over = True
+            # A log that breaks off may be that of a longer run.
+            is_finished = record.attributes.get("outcome") == "finished"
+            self._is_over = is_finished or 2 * self._count >= self.points
             self._test_blocks(record.step)
             return self._finding
         self._add_other_signals(record)

@@ -9,7 +9,7 @@ Formula
                those of the first quarter and the first sixteenth by less than `noises` times the
                noise, including two standard errors; unless it exceeds the first sixteenth by four
                standard errors and a fifth of its size: the noise of single episodes may exceed any
-               gain of their mean. At the end of a shorter run, 48 rewards suffice if the means
+               gain of their mean. At the end of a shorter run that finished, 48 do if the means
                differ by less than twice that, in either direction, and no eighth of the run is
                above the last quarter by 2.5 standard errors
     constant = the first `points` / 3 rewards or more are all equal, not above 0, and no record
@@ -159,7 +159,12 @@ class RewardStalled(DetectorDefaults):
         """Read the planned length from a start, and evaluate the reward at the end."""
         if record.event in (START, METADATA):
             self._max_steps = record.values.get("max_steps", self._max_steps)
-        if record.event is STOP and len(self._fine_blocks.means) >= MIN_FINE_BLOCKS:
+        # A log that breaks off may be that of a longer run.
+        is_finished = record.attributes.get("outcome") == "finished"
+        is_enough = self._is_judged() or (
+            is_finished and len(self._fine_blocks.means) >= MIN_FINE_BLOCKS
+        )
+        if record.event is STOP and is_enough and self._fine_blocks.means:
             self._test_blocks(self._fine_blocks, is_late=True)
             is_shown = self._stall_evidence and (self._is_certain or self._is_judged())
             return self._finding(record) if is_shown else CLEAR

@@ -1,5 +1,6 @@
 """Tests of the detector loss_never_moved."""
 
+from dataclasses import replace
 from math import exp, log
 from random import Random
 
@@ -245,11 +246,12 @@ def test_a_few_negative_first_losses_are_no_start_of_a_positive_loss():
     assert first_finding(LossNeverMoved(), steps(loss=loss))[1] is not None
 
 
-def finding_at_the_end(loss, **more):
+def finding_at_the_end(loss, outcome="finished", **more):
     detector = LossNeverMoved()
     for record in steps(loss=loss, **more):
         update_detector(detector, record)
-    return update_detector(detector, event(Event.STOP, len(loss)))
+    stop = replace(event(Event.STOP, len(loss)), attributes={"outcome": outcome})
+    return update_detector(detector, stop)
 
 
 @pytest.mark.parametrize("count", [50, 60, 75, 90])
@@ -261,6 +263,11 @@ def test_a_short_run_is_judged_at_its_end_by_the_error_of_its_fall(count):
         for seed in SEEDS:
             falling = [2.0 - 0.4 * at / count for at in range(count)]
             assert not isinstance(finding_at_the_end(noisy(falling, sigma, seed)), Finding)
+
+
+def test_a_short_log_that_breaks_off_may_be_of_a_longer_run():
+    assert not isinstance(finding_at_the_end(noisy([2.0] * 76, 0.01), "unknown"), Finding)
+    assert isinstance(finding_at_the_end(noisy([2.0] * 120, 0.01), "unknown"), Finding)
 
 
 def test_a_loss_of_both_signs_beside_a_kl_is_a_policy_gradient():

@@ -1,5 +1,6 @@
 """Tests of the detector reward_stalled."""
 
+from dataclasses import replace
 from random import Random
 
 from support.synthetic_runs import rl_run
@@ -176,11 +177,12 @@ def test_an_agent_that_still_acts_at_random_is_info():
     assert any(o.severity is None for step, o in found if step > 1500)
 
 
-def is_warning_at_the_end(reward):
+def is_warning_at_the_end(reward, outcome="finished"):
     detector = RewardStalled()
     for record in steps(reward=reward):
         update_detector(detector, record)
-    finding = update_detector(detector, event(Event.STOP, len(reward)))
+    stop = replace(event(Event.STOP, len(reward)), attributes={"outcome": outcome})
+    finding = update_detector(detector, stop)
     return isinstance(finding, Finding) and finding.severity is None
 
 
@@ -204,3 +206,7 @@ def test_a_short_run_that_loses_its_gain_is_none():
 
 def test_fewer_than_48_rewards_are_not_enough():
     assert not any(is_warning_at_the_end(noise(47, seed=seed)) for seed in range(40))
+
+
+def test_a_short_log_that_breaks_off_may_be_of_a_longer_run():
+    assert not any(is_warning_at_the_end(noise(90, seed=seed), "unknown") for seed in range(40))
