@@ -79,7 +79,7 @@ class DataStall(DetectorDefaults):
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate the data wait of one step."""
-        if record.event is Event.START:
+        if record.event is START:
             self.__post_init__()
         wait, time = record.values.get("data_wait"), record.values.get("step_time")
         if record.event is not STEP:

@@ -50,7 +50,7 @@ from statistics import fmean, median, stdev
 from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding
-from sentinel.model.record import STEP, TRAINING, Record
+from sentinel.model.record import STEP, STOP, TRAINING, Record
 from sentinel.signals.loss_kind import (
     CHANCE_LOSS,
     are_signed,
@@ -152,7 +152,7 @@ class LossNeverMoved(DetectorDefaults):
             self._classes = class_count(record) or self._classes
         if self._is_excluded:
             return None
-        if record.event is Event.STOP:
+        if record.event is STOP:
             # A log that breaks off may be that of a longer run.
             is_finished = record.attributes.get("outcome") == "finished"
             self._is_over = is_finished or 2 * self._count >= self.points

@@ -64,9 +64,9 @@ class MemoryCreep(DetectorDefaults):
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one measurement of the memory."""
-        if record.event is Event.START:
+        if record.event is START:
             self.__post_init__()
-        if record.event is not Event.HEARTBEAT:
+        if record.event is not HEARTBEAT:
             return None
         outputs = [
             self._evaluate("host", HOST_SIGNALS, record),

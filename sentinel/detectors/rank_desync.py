@@ -109,9 +109,9 @@ class RankDesync(DetectorDefaults):
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate the spread of one step."""
-        if record.event is Event.START:
+        if record.event is START:
             self.__post_init__()
-        if record.event is not Event.STEP or not record.spread:
+        if record.event is not STEP or not record.spread:
             return None
         evaluated = [
             name

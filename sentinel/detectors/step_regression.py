@@ -98,8 +98,8 @@ class StepRegression(DetectorDefaults):
         is_step = record.event is STEP
         if "restarted_after_step" in record.values or (not is_step and _is_declared_start(record)):
             self.__post_init__()
-        self._is_new_training |= record.event is Event.TRAINING
-        if record.event is Event.METADATA:
+        self._is_new_training |= record.event is TRAINING
+        if record.event is METADATA:
             self._loaded_at = record.values.get(STATE_LOADED_KEY, self._loaded_at)
         step = record.values.get("global_step")
         if not is_step or step is None or step - step != 0.0:

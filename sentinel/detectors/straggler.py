@@ -112,7 +112,7 @@ class Straggler:
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate the times of one step."""
-        if record.event is Event.START:
+        if record.event is START:
             self.__post_init__()
         step_time = record.values["step_time"]
         if record.event is not STEP or not 0.0 < step_time < 1e9:

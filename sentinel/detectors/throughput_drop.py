@@ -119,9 +119,9 @@ class ThroughputDrop(DetectorDefaults):
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate the cost of one step."""
-        if record.event is Event.START:
+        if record.event is START:
             self.__post_init__()
-        if record.event is not Event.STEP:
+        if record.event is not STEP:
             self._was_interrupted |= record.event in INTERRUPTING_EVENTS
             return None
         self._samples_completions |= "completion_length" in record.values

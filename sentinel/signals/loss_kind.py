@@ -33,6 +33,12 @@ _GENERATOR = re.compile(r"(^|[/_])(g|gen|generator)([/_]|$)")
 _DISCRIMINATOR = re.compile(r"(^|[/_])(d|disc|dis|discriminator|critic)([/_]|$)")
 
 
+def has_no_advantage(record: Record) -> bool:
+    """Whether no group has a spread of rewards, so that only the gradient of the KL remains."""
+    spread, share = record.values.get("reward_std"), record.values.get("frac_zero_std")
+    return spread == 0.0 or (share is not None and share >= 1.0)
+
+
 def are_signed(negative_count: int, count: int) -> bool:
     """Whether so many of the losses are negative that their logarithm has no meaning."""
     return negative_count > 0.05 * count
