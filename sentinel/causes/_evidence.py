@@ -83,6 +83,40 @@ def is_back(context: CaseContext, signal: str, symptom: Symptom, factor: float) 
     return usual <= factor * now and now <= factor * usual
 
 
+UNCHANGED_FACTOR, SHARED_RISE = 1.2, 1 / 4
+"""Factor by which the noise of a gradient norm raises its highest values, and the power of the rise
+of the loss by which a held-out loss rises at least if the weights are worse."""
+
+
+def signals_without_rise(context: CaseContext, divergence: Symptom) -> Iterator[str]:
+    """The gradient norm and the held-out loss, if they are known not to have risen with the loss.
+
+    The updates are then as before, or the weights are: the data changed.
+    """
+    level = divergence.evidence.get("loss_median_of_8")
+    usual = divergence.evidence.get("usual_loss_before")
+    shared = 0.0
+    if isinstance(level, float) and isinstance(usual, float) and 0.0 < usual < level:
+        shared = float((level / usual) ** SHARED_RISE)
+    for signal, factor in (("grad_norm", UNCHANGED_FACTOR), ("eval_loss", shared)):
+        if _stays_at_level(context, signal, divergence, factor):
+            yield signal
+
+
+def _stays_at_level(context: CaseContext, signal: str, divergence: Symptom, factor: float) -> bool:
+    """Whether the highest values of the signal since the rise are below `factor` of those before.
+
+    Norms that are logged after they were clipped to one value do not show it.
+    """
+    points = context.history.get(signal, ())
+    before = [value for step, value in points if step < divergence.earliest_onset]
+    after = [value for step, value in points if step >= divergence.onset_step]
+    if len(before) < MIN_VALUES_BACK or len(after) < MIN_VALUES_BACK or max(before) == max(after):
+        return False
+    usual, now = (median(sorted(values)[-MIN_VALUES_BACK:]) for values in (before, after))
+    return now <= factor * usual
+
+
 def slowdown_evidence(context: CaseContext, weight: float) -> Iterable[Evidence]:
     """A run that is slower than before, as evidence; nothing once it is as fast as usual."""
     drop = context.symptoms.get("throughput_drop")

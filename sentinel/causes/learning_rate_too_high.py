@@ -36,6 +36,7 @@ from sentinel.causes._evidence import (
     StatedCause,
     is_reported,
     possibly_first,
+    signals_without_rise,
     symptom_evidence,
     weighted_evidence,
 )
@@ -59,10 +60,6 @@ largest stable rate changes less than that in a training."""
 
 UNDONE_SHARE = 0.6
 """Share of its rise that a loss which still learns at the same rate has left."""
-
-UNCHANGED_FACTOR, SHARED_RISE = 1.2, 1 / 4
-"""Factor by which the noise of a gradient norm raises its highest values, and the power of the rise
-of the loss by which a held-out loss rises at least if the weights are worse."""
 
 _UNSTABLE = ("loss_divergence", "oscillation", "loss_spike")
 
@@ -141,10 +138,8 @@ class LearningRateTooHigh(StatedCause):
             yield f"The learning rate was {before[-1]:.3g} by then, after {rates.highest:.3g}."
         divergence = context.symptoms.get("loss_divergence")
         if divergence is not None and not _high_rate_evidence(context):
-            least = {"grad_norm": UNCHANGED_FACTOR, "eval_loss": _shared_rise(divergence)}
-            for signal, factor in least.items():
-                if _stays_at_level(context, signal, divergence, factor):
-                    yield f"{capitalized(in_words(signal))} did not rise with the loss."
+            for signal in signals_without_rise(context, divergence):
+                yield f"{capitalized(in_words(signal))} did not rise with the loss."
 
     def remedy(self, context: CaseContext) -> str:
         """Smaller updates, from before the onset."""
@@ -177,29 +172,6 @@ def _is_beyond_recovery(context: CaseContext, divergence: Symptom | None) -> boo
         if now - usual < UNDONE_SHARE * (median(sorted(risen)[-MIN_VALUES_BACK:]) - usual):
             return False
     return "grad_norm" in context.values or divergence.severity is Severity.CRITICAL
-
-
-def _shared_rise(divergence: Symptom) -> float:
-    """The factor by which a held-out loss rises at least that shares the rise; 0 if unknown."""
-    level = divergence.evidence.get("loss_median_of_8")
-    usual = divergence.evidence.get("usual_loss_before")
-    if not (isinstance(level, float) and isinstance(usual, float) and 0.0 < usual < level):
-        return 0.0
-    return float((level / usual) ** SHARED_RISE)
-
-
-def _stays_at_level(context: CaseContext, signal: str, divergence: Symptom, factor: float) -> bool:
-    """Whether the highest values of the signal since the rise are below `factor` of those before.
-
-    Norms that are logged after they were clipped to one value do not show it.
-    """
-    points = context.history.get(signal, ())
-    before = [value for step, value in points if step < divergence.earliest_onset]
-    after = [value for step, value in points if step >= divergence.onset_step]
-    if len(before) < MIN_VALUES_BACK or len(after) < MIN_VALUES_BACK or max(before) == max(after):
-        return False
-    usual, now = (median(sorted(values)[-MIN_VALUES_BACK:]) for values in (before, after))
-    return now <= factor * usual
 
 
 def _is_same_event(one: Symptom, other: Symptom) -> bool:

@@ -121,8 +121,10 @@ class _Preview:
         self.records += 1
         self.coverage.update(record.values)
         for name in record.values:
-            if len(self.names) < MAX_KEYS:
-                self.names.setdefault(record.attributes.get(name, name), name)
+            key = record.attributes.get(name, name)
+            # A part of the loss stands for the loss once it is clear that there is no total.
+            if key in self.names or len(self.names) < MAX_KEYS:
+                self.names[key] = name
         if record.event is Event.STEP:
             self._add_step(record)
         values = {name: value for name, value in record.values.items() if name != "step"}

@@ -27,9 +27,6 @@ from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
 from sentinel.stats.k_of_n import KOfN
 
-MEDIAN_WINDOW = 16
-"""Values in the evaluated median."""
-
 
 @dataclass
 class ClipSaturation:
@@ -47,7 +44,7 @@ class ClipSaturation:
     )
 
     def __post_init__(self) -> None:
-        self._recent = KOfN(MEDIAN_WINDOW)
+        self._recent = KOfN(16)
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one clip fraction."""

@@ -70,9 +70,6 @@ class DataStall(DetectorDefaults):
     )
 
     def __post_init__(self) -> None:
-        self._reset()
-
-    def _reset(self) -> None:
         self._longest_shares, self._second_shares = KOfN(self.window), KOfN(self.window)
         # As many records over `notable` as the median of the window needs to be over it.
         self._longest_ranks = PersistentOutlier((self.window + 1) // 2, ALONE_SHARE)
@@ -83,7 +80,7 @@ class DataStall(DetectorDefaults):
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate the data wait of one step."""
         if record.event is START:
-            self._reset()
+            self.__post_init__()
         wait, time = record.values.get("data_wait"), record.values.get("step_time")
         if record.event is not STEP:
             self._was_interrupted |= record.event in INTERRUPTING_EVENTS

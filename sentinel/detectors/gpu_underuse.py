@@ -61,9 +61,6 @@ class GpuUnderuse:
     )
 
     def __post_init__(self) -> None:
-        self._reset()
-
-    def _reset(self) -> None:
         self._minute_means: deque[float] = deque()
         self._cpu_means: deque[float] = deque()
         self._minute_samples: list[tuple[float, float]] = []
@@ -79,7 +76,7 @@ class GpuUnderuse:
         if not is_used or not is_valid or not idle < IDLE_SECONDS:
             return None
         if self._last_time is None or not 0.0 <= record.time - self._last_time < GAP_SECONDS:
-            self._reset()
+            self.__post_init__()
             self._minute_start = record.time
         self._last_time = record.time
         self._minute_samples = [*self._minute_samples, (share, cpu)][-1024:]

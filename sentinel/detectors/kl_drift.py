@@ -27,9 +27,6 @@ from sentinel.model.record import Record
 from sentinel.signals.kl import get_kl_kind
 from sentinel.stats.k_of_n import KOfN
 
-MEDIAN_WINDOW = 16
-"""Values in the evaluated median."""
-
 
 @dataclass
 class KlDrift:
@@ -48,7 +45,7 @@ class KlDrift:
     )
 
     def __post_init__(self) -> None:
-        self._recent = KOfN(MEDIAN_WINDOW)
+        self._recent = KOfN(16)
         self._lowest_level = inf
         self._onset_step: int | None = None
 

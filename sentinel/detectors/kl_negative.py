@@ -31,9 +31,6 @@ from sentinel.model.record import Record
 from sentinel.signals.kl import get_kl_kind
 from sentinel.stats.k_of_n import KOfN
 
-MEDIAN_WINDOW = 32
-"""Values in the evaluated median. Its standard error is a fifth of their standard deviation."""
-
 
 @dataclass
 class KlNegative(DetectorDefaults):
@@ -52,7 +49,7 @@ class KlNegative(DetectorDefaults):
     )
 
     def __post_init__(self) -> None:
-        self._recent = KOfN(MEDIAN_WINDOW, below=True)
+        self._recent = KOfN(32, below=True)
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one KL value."""

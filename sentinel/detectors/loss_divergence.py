@@ -61,7 +61,12 @@ from typing import ClassVar
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Severity
 from sentinel.model.quantity_text import distinct_texts
 from sentinel.model.record import Record
-from sentinel.signals.loss_kind import ALTERNATING_KEY, is_adversarial, is_policy_gradient
+from sentinel.signals.loss_kind import (
+    ALTERNATING_KEY,
+    are_signed,
+    is_adversarial,
+    is_policy_gradient,
+)
 from sentinel.stats.baseline import level_baseline
 
 MIN_SIGMA, LEAST_LOSS = 0.02, 1e-9
@@ -82,9 +87,6 @@ EARLY_LOSSES = 32
 
 EARLY_BASELINE = 3
 """Losses before them from which `YOUNG_RISE` suffices; fewer may be low by chance."""
-
-MIN_NEGATIVE_SHARE = 0.05
-"""Share of negative losses from which a loss has no meaningful logarithm."""
 
 MIN_LARGEST_LOSS = 0.1
 """Lower bound of the loss before a runaway: a first loss may be logged as 0."""
@@ -184,7 +186,7 @@ class LossDivergence(DetectorDefaults):
         if self._has_no_level:
             return CLEAR if self._count >= MIN_POLICY_VALUES else None
         self._negative_count += loss < 0.0
-        if not self._is_signed and self._negative_count > MIN_NEGATIVE_SHARE * self._count:
+        if not self._is_signed and are_signed(self._negative_count, self._count):
             self._start_signed()
         if not self._is_signed and loss <= 0.0:
             return None

@@ -15,12 +15,13 @@ Formula
                a learning rate of at least 5e-3, is not significant
     Finding  = one of these, twice in a row, over at least `points` values and a tenth of the run if
                its length is known; `coarse_points` suffice where a value stands for 10 steps or
-               more, or where 8 evaluations on held-out data are as flat
-    A run whose learning rate still rises is not evaluated, nor one with a reward, nor two networks
-    trained against each other, nor one whose held-out loss has fallen or whose accuracy has risen.
-    For a loss that has fallen by `improvement`, only chance is evaluated. A loss is over pairs if
-    the algorithm or other signals show it, or if its first values, or exactly its first one, are
-    ln 2.
+               more or for an epoch, where 8 evaluations on held-out data are as flat, and at the
+               end of a run that finished; half of `points` at the end of one that broke off
+    A run whose learning rate still rises is not evaluated, nor one with a reward, or a loss of both
+    signs and a KL to a reference, nor two networks trained against each other, nor one whose
+    held-out loss has fallen or whose accuracy has risen. For a loss that has fallen by
+    `improvement`, only chance is evaluated. A loss is over pairs if the algorithm or other signals
+    show it, or if its first values, or exactly its first one, are ln 2.
 
 Units
     `improvement`, `hidden`, `moved`: fraction of the loss, 0.02 is two per cent. `points`,
@@ -36,7 +37,9 @@ Defaults
     of 240 that fall by 20 %, a third of them in a straight line, 16 are until their fall shows. In
     `points` 160 values, or in `coarse_points` 40 means of many steps, common noise shows a fall of
     `improvement` 0.03; the noise of a longer run may hide one up to `hidden` 0.1. `moved` 0.02 is
-    the fall of a loss in its first batches if nothing is learned.
+    the fall of a loss in its first batches if nothing is learned. Of 240 runs each of 50 to 90
+    values with a noise of 1, 2 and 5 %, 240, 203 and 4 that learn nothing are found at their end,
+    and none of those that fall by 10 %.
 """
 
 from __future__ import annotations
@@ -47,9 +50,10 @@ from statistics import fmean, median, stdev
 from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding
-from sentinel.model.record import STEP, TRAINING, Record
+from sentinel.model.record import STEP, STOP, TRAINING, Record
 from sentinel.signals.loss_kind import (
     CHANCE_LOSS,
+    are_signed,
     class_count,
     is_adversarial,
     is_pair_loss,
@@ -86,9 +90,6 @@ COARSE_STRIDE = 10
 MIN_SWING, HIGH_RATE = 0.25, 5e-3
 """Standard deviation of a loss that swings, as a fraction of its level, and a learning rate that
 explains it: over ten times what Adam-like optimizers use."""
-
-MIN_NEGATIVE_SHARE = 0.05
-"""Share of negative losses from which a loss has no meaningful logarithm."""
 
 ACCURACIES = tuple(
     prefix + name
@@ -131,7 +132,8 @@ class LossNeverMoved(DetectorDefaults):
         self._is_excluded = False
         self._is_pair_loss = False
         self._classes = 2.0
-        self._has_moved = False
+        self._has_moved = self._is_over = self._has_reference = False
+        self._epochs = FirstAndLast(1)
         self._in_a_row = 0
         self._finding: Finding | None = None
         self._held_out = FirstAndLast()
@@ -150,10 +152,19 @@ class LossNeverMoved(DetectorDefaults):
             self._classes = class_count(record) or self._classes
         if self._is_excluded:
             return None
+        if record.event is STOP:
+            # A log that breaks off may be that of a longer run.
+            is_finished = record.attributes.get("outcome") == "finished"
+            self._is_over = is_finished or 2 * self._count >= self.points
+            self._test_blocks(record.step)
+            return self._finding
         self._add_other_signals(record)
         loss = values.get("loss", 0.0)
-        if loss == 0.0 or not isfinite(loss):
-            return None
+        return self._add_loss(record, loss) if loss != 0.0 and isfinite(loss) else None
+
+    def _add_loss(self, record: Record, loss: float) -> DetectorOutput:
+        """Add a loss, and test the blocks at the end of one."""
+        values = record.values
         self._rate = values.get("learning_rate", self._rate)
         if not self._count:
             self._first_loss, self._first_step = loss, record.step
@@ -171,6 +182,9 @@ class LossNeverMoved(DetectorDefaults):
 
     def _add_other_signals(self, record: Record) -> None:
         values = record.values
+        self._has_reference |= "kl_ref" in values
+        if "epoch" in values:
+            self._epochs.add(values["epoch"])
         held_out = values.get("eval_loss", 0.0)
         if 0.0 < held_out < inf:
             self._held_out.add(log(held_out))
@@ -192,19 +206,25 @@ class LossNeverMoved(DetectorDefaults):
         # The log of a resumed run does not show its start.
         is_resumed = self._first_step - self._start_step > passed
         # Single steps may be those of a warm-up; evaluations are far apart.
-        is_coarse = passed >= COARSE_STRIDE * (self._count - 1) or self._is_held_out_flat()
-        needed = self.coarse_points if is_coarse else self.points
+        needed = self.coarse_points if self._is_over or self._is_coarse(passed) else self.points
         if is_too_early or is_resumed or self._count < needed:
             return
         finding = self._compare_with_start()
         self._in_a_row = self._in_a_row + 1 if finding else 0
-        self._finding = finding if self._in_a_row >= 2 else None
+        self._finding = finding if self._in_a_row >= (1 if self._is_over else 2) else None
+
+    def _is_coarse(self, passed: int) -> bool:
+        """Whether a value stands for many steps, or evaluations show the same as the losses."""
+        epochs = self._epochs.last[0] - self._epochs.first[0] if self._epochs.count else 0.0
+        others = self._count - 1
+        return passed >= COARSE_STRIDE * others or epochs >= others or self._is_held_out_flat()
 
     def _compare_with_start(self) -> Finding | None:
         """The finding that nothing was learned; None if that is not shown."""
         means, raw_means = self._log_blocks.means, self._blocks.means
-        if self._negative_count > MIN_NEGATIVE_SHARE * self._count:
-            return self._unmoved_finding(raw_means)
+        if are_signed(self._negative_count, self._count):
+            # With a KL to a reference, a loss of both signs is a policy gradient.
+            return None if self._has_reference else self._unmoved_finding(raw_means)
         if self._has_learned_otherwise() or len(means) < MIN_BLOCKS:
             return None
         self._has_moved |= fall_bounds(means, CONFIDENCE_Z)[0] > self.improvement

@@ -46,7 +46,7 @@ from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, Clear, DetectorDefaults, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
-from sentinel.signals.loss_kind import is_policy_gradient
+from sentinel.signals.loss_kind import are_signed, is_policy_gradient
 from sentinel.stats.rolling_quantiles import RollingQuantiles
 from sentinel.stats.shift_evidence import shift_evidence
 
@@ -85,9 +85,6 @@ FIRST_LOSSES = 3
 
 MIN_SHARE_OF_FIRST = 0.1
 """Share of the first level under which a jump of loss and gradient does not matter."""
-
-MIN_NEGATIVE_SHARE = 0.05
-"""Share of negative losses from which a loss has no meaningful logarithm."""
 
 INNER_VALUES = 7
 """Lowest and highest values of a window that leave the range which later values are compared with;
@@ -148,7 +145,7 @@ class LossSpike(DetectorDefaults):
         self._last_loss = loss
         self._count += 1
         self._negative_count += loss < 0.0
-        if not self._is_signed and self._negative_count > MIN_NEGATIVE_SHARE * self._count:
+        if not self._is_signed and are_signed(self._negative_count, self._count):
             self._start_signed()
         if self._is_signed:
             return self._evaluate_signed(loss, record.step)

@@ -60,15 +60,12 @@ class MemoryCreep(DetectorDefaults):
     )
 
     def __post_init__(self) -> None:
-        self._reset()
-
-    def _reset(self) -> None:
         self._trends = {"host": TimeToLimit(), "GPU": TimeToLimit()}
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one measurement of the memory."""
         if record.event is START:
-            self._reset()
+            self.__post_init__()
         if record.event is not HEARTBEAT:
             return None
         outputs = [

@@ -103,9 +103,6 @@ class RankDesync(DetectorDefaults):
     )
 
     def __post_init__(self) -> None:
-        self._reset()
-
-    def _reset(self) -> None:
         self._states = {name: _SignalState() for name in REPLICATED_SIGNALS}
         self._replica_count = 0
         """Ranks that are replicas of one model; 0 while that is not known."""
@@ -113,7 +110,7 @@ class RankDesync(DetectorDefaults):
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate the spread of one step."""
         if record.event is START:
-            self._reset()
+            self.__post_init__()
         if record.event is not STEP or not record.spread:
             return None
         evaluated = [

@@ -4,7 +4,9 @@ Formula
     idle     = frac_zero_std if it is logged; otherwise 1 if reward_std is 0; otherwise, for a run
                that logs the length of its completions, 1 if the reward equals the previous one
     lasting  = the mean of `idle` over the last `points` is at least `share`; at the start of a run
-               over twice as many
+               over twice as many. Where each share is of one group, and so 0 or 1: as a share q
+               of the n values before was, that of the last k >= `points` has a relative entropy of
+               over `surprise` / min(k, n)
     floor    = each of the last k >= `few` is at least `share`, as a share q of the n values before
                was, with min(k, n) * ln(1/q) > `surprise`, and the mean reward of these is in the
                lowest tenth of its range
@@ -24,7 +26,9 @@ Source
 Defaults
     Healthy runs on hard prompts have 0.5 to 0.8 of their groups idle; `share` 0.9 is beyond that,
     and `points` 16 of them are no coincidence. A run without variance so far has twice as long,
-    since a policy may need some attempts until its first reward. `few` 6 at the floor are as sure
+    since a policy may need some attempts until its first reward. On hard prompts with one group a
+    value, 16 in a row are common: of 240 runs with up to 0.75 idle (18,298 points) none has a
+    warning by the relative entropy, and 7 had without. `few` 6 at the floor are as sure
     where they were rare before: `surprise` 12 is a chance of 6 in a million. On fresh synthetic
     runs without a logged spread, 80 of sparse rewards have no warning in 62,097 points.
 """
@@ -86,7 +90,7 @@ class RewardZeroVariance(DetectorDefaults):
         """Step, idle share and reward of the newest values."""
         self._lowest_reward, self._highest_reward = inf, -inf
         self._last_reward: float | None = None
-        self._has_varied = self._is_spread_known = False
+        self._has_varied = self._is_spread_known = self._has_fractions = self._is_lasting = False
         self._count = self._idle_count = self._idle_run = 0
         self._last_idle = 0
         """The number of the last value that is idle, or short of it by a rounding error; from 1."""
@@ -107,12 +111,20 @@ class RewardZeroVariance(DetectorDefaults):
         self._idle_count += idle >= self.share
         if not self._has_varied and self._count >= self.points:
             self._has_varied = self._mean_idle(self.points) < self.share
+        self._has_fractions |= 0.0 < idle < 1.0 or "frac_zero_std" not in record.values
         window = self.points if self._has_varied else 2 * self.points
-        if (
+        is_idle = (
             self._count >= window
             and self._may_be_idle(window)
             and self._mean_idle(window) >= self.share
-        ):
+        )
+        self._is_lasting = is_idle and (
+            self._is_lasting
+            or self._has_fractions
+            or not self._has_varied
+            or self._is_unlikely(window)
+        )
+        if self._is_lasting:
             return self._finding(window, reward)
         if self._idle_run >= self.few and self._is_at_floor():
             return self._finding(self._idle_run, reward)
@@ -143,6 +155,18 @@ class RewardZeroVariance(DetectorDefaults):
     def _mean_idle(self, count: int) -> float:
         latest = self._latest(count)
         return sum([idle for _, idle, _ in latest]) / len(latest)
+
+    def _is_unlikely(self, window: int) -> bool:
+        """Whether so many idle values of one group each are no chance, by their share before."""
+        for count in range(window, len(self._points) + 1, self.points):
+            now = self._mean_idle(count)
+            before = self._count - count
+            usual = (self._idle_count - now * count + 1) / (before + 2)
+            nats = now * log(now / usual)
+            nats += (1 - now) * log((1 - now) / (1 - usual)) if now < 1.0 else 0.0
+            if now >= self.share > usual and min(count, before) * nats > self.surprise:
+                return True
+        return False
 
     def _is_at_floor(self) -> bool:
         before = self._count - self._idle_run

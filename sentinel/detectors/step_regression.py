@@ -78,9 +78,6 @@ class StepRegression(DetectorDefaults):
     )
 
     def __post_init__(self) -> None:
-        self._reset()
-
-    def _reset(self) -> None:
         self._last_step: float | None = None
         self._loaded_at: float | None = None
         self._highest_step = 0.0
@@ -100,7 +97,7 @@ class StepRegression(DetectorDefaults):
         """Evaluate one step number."""
         is_step = record.event is STEP
         if "restarted_after_step" in record.values or (not is_step and _is_declared_start(record)):
-            self._reset()
+            self.__post_init__()
         self._is_new_training |= record.event is TRAINING
         if record.event is METADATA:
             self._loaded_at = record.values.get(STATE_LOADED_KEY, self._loaded_at)
@@ -109,7 +106,7 @@ class StepRegression(DetectorDefaults):
             return None
         count = record.values.get("optimizer_steps")
         if self._is_resume(step):
-            self._reset()
+            self.__post_init__()
         last, self._last_step = self._last_step, step
         self._add_step(last, step, record)
         waited = self._steps_since_advance(last, step, count)

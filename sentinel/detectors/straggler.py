@@ -96,9 +96,6 @@ class Straggler:
     )
 
     def __post_init__(self) -> None:
-        self._reset()
-
-    def _reset(self) -> None:
         self._slowest_ranks = {
             name: PersistentOutlier(window=OUTLIER_WINDOW) for name in TIME_SIGNALS
         }
@@ -116,7 +113,7 @@ class Straggler:
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate the times of one step."""
         if record.event is START:
-            self._reset()
+            self.__post_init__()
         step_time = record.values["step_time"]
         if record.event is not STEP or not 0.0 < step_time < 1e9:
             return None

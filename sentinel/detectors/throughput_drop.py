@@ -104,9 +104,6 @@ class ThroughputDrop(DetectorDefaults):
     )
 
     def __post_init__(self) -> None:
-        self._reset()
-
-    def _reset(self) -> None:
         self._kind = ""
         self._count = 0
         self._was_interrupted = False
@@ -123,7 +120,7 @@ class ThroughputDrop(DetectorDefaults):
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate the cost of one step."""
         if record.event is START:
-            self._reset()
+            self.__post_init__()
         if record.event is not STEP:
             self._was_interrupted |= record.event in INTERRUPTING_EVENTS
             return None

@@ -43,9 +43,6 @@ from sentinel.stats.reward_history import RewardHistory
 BASELINE_VALUES = 5
 """First values, whose median is the start."""
 
-MEDIAN_WINDOW = 8
-"""Values in the evaluated median."""
-
 LASTING_VALUES = 32
 """Values whose median shows that most completions are cut off for good."""
 
@@ -85,7 +82,7 @@ class Truncation:
     def __post_init__(self) -> None:
         self._first_fractions: list[float] = []
         self._first_rewards: list[float] = []
-        self._recent = KOfN(MEDIAN_WINDOW)
+        self._recent = KOfN(8)
         self._reward_gain = RewardGain()
         self._reward_history = RewardHistory()
         self._unbroken_count = 0

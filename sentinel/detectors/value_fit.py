@@ -42,9 +42,6 @@ from sentinel.model.record import STEP, Record
 from sentinel.stats.k_of_n import KOfN
 from sentinel.stats.level_guard import LevelGuard
 
-MEDIAN_WINDOW = 32
-"""Values in the evaluated median."""
-
 FIT_VARIANCE = 0.5
 """Explained variance of a model that is useful, whatever its loss."""
 
@@ -88,7 +85,7 @@ class ValueFit(GuardedSignals):
     }
 
     def __post_init__(self) -> None:
-        self._recent = KOfN(MEDIAN_WINDOW, below=True)
+        self._recent = KOfN(32, below=True)
         self._count = 0
         self._writes_texts = False
         self._largest_rewards = deque([0.0], maxlen=GROWTH_RECORDS)

@@ -22,6 +22,8 @@ COUNT_COLUMNS = (
     "epochs",
 )
 """Columns that count the rows of a table where it has none of STEP_KEYS, best first."""
+COMMENT = "#% "
+"""What a header may begin with, as numpy and gnuplot write it."""
 _DECIMAL_COMMA = re.compile(r"^([+-]?\d*),(\d+(?:[eE][+-]?\d+)?)$")
 STEP_COLUMNS = frozenset({*STEP_KEYS, *COUNT_COLUMNS, "epoch"})
 
@@ -57,6 +59,7 @@ def column_names(cells: list[str]) -> list[str] | None:
     """
     if len(cells) < 2 or any(parse_number(cell) is not None for cell in cells):
         return None
+    cells = [cells[0].lstrip(COMMENT), *cells[1:]]
     if not STEP_COLUMNS.intersection(map(str.lower, cells)):
         index, *others = cells
         is_table = index == "" and all(others) and any(map(infer_signal, others))

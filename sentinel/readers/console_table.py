@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from sentinel.readers.cells import STEP_COLUMNS
+from sentinel.readers.cells import COMMENT, STEP_COLUMNS
 
 MIN_COLUMNS = 3
 MAX_COLUMNS = 256
@@ -44,6 +44,7 @@ class ConsoleTable:
         # The last column of a row of Ultralytics is followed by the bar of the epoch.
         bar = _BAR.search(text) if "%" in text else None
         before, after = (text[: bar.start()], text[bar.start() :]) if bar else (text, "")
+        before = before.lstrip(COMMENT)
         if not self.names and (":" in before or "=" in before):
             return None
         cells = _split(before)

@@ -18,6 +18,7 @@ from sentinel.readers import (
     json_array,
     json_columns,
     jsonl,
+    number_columns,
     tensorboard,
     trackio,
     trainer_state,
@@ -85,6 +86,14 @@ def _console_steps(path: Path) -> Iterator[int]:
             yield int(parsed.step)
 
 
+def _number_steps(path: Path) -> Iterator[int]:
+    columns = number_columns.find_columns(path)
+    for line in _last_lines(path) if columns and columns.has_step else ():
+        numbers = number_columns.parse_numbers(line)
+        if numbers is not None and isfinite(numbers[0]):
+            yield int(numbers[0])
+
+
 def _state_steps(path: Path) -> Iterator[int]:
     files = trainer_state.log_files(path)[:1] if path.is_dir() else [path]
     for file in files:
@@ -134,6 +143,7 @@ _FINDERS: dict[str, Callable[[Path], Iterator[int]]] = {
     csv.FORMAT_NAME: _table_steps,
     json_columns.FORMAT_NAME: _column_steps,
     jsonl.FORMAT_NAME: _json_steps,
+    number_columns.FORMAT_NAME: _number_steps,
     verl.FORMAT_NAME: _json_steps,
     tensorboard.FORMAT_NAME: _event_steps,
     trackio.FORMAT_NAME: _project_steps,

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 
 from sentinel.model.record import Event, Record
-from sentinel.readers import console, tensorboard, trackio, trainer_state
+from sentinel.readers import console, number_columns, tensorboard, trackio, trainer_state
 from sentinel.readers.format_detection import load_readers, open_log
 from sentinel.readers.log_config import CONFIG_FILE_NAMES
 from sentinel.readers.log_file import open_log_file
@@ -45,7 +45,9 @@ _LOG_SUFFIXES = frozenset({".jsonl", ".ndjson", ".csv", ".tsv", ".wandb", ".db",
 _COMPRESSED_SUFFIXES = frozenset({".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip", ".z"})
 _TEXT_SUFFIXES = frozenset({"", ".txt", ".out", ".err"})
 """Suffixes of files that may be logs, but whose refusal is not reported."""
-_PROBED_FORMATS = frozenset({"JSONL", "JSON array", "JSON columns", "CSV", "Console output"})
+_PROBED_FORMATS = frozenset({
+    "JSONL", "JSON array", "JSON columns", "CSV", "Console output", "Columns of numbers",
+})  # fmt: skip
 """Formats that data of other kinds have too."""
 _SAMPLE_FILE = re.compile(r"(completions_)?\d+\.jsonl(\.gz)?")
 _SAMPLE_KEYS = (b'"prompt"', b'"completion"', b'"messages"', b'"input_ids"')
@@ -218,7 +220,9 @@ class _Search:
                 yield path, "", read_error_text(error)
             return
         is_text = is_named or suffix in console.LOG_SUFFIXES
-        readers = [m for m in self._readers.values() if m is not console or is_text]
+        readers = [
+            m for m in self._readers.values() if m not in (console, number_columns) or is_text
+        ]
         module = next((m for m in readers if m.can_read(path, head)), None)
         if module is None:
             if is_named:

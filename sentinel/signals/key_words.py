@@ -97,10 +97,12 @@ _HEADED_QUANTITIES = frozenset({
 })  # fmt: skip
 """Words of other quantities that are logged under a heading "loss"."""
 
-_ADVERSARIES = frozenset({
-    "g", "d", "gen", "generator", "disc", "dis", "discriminator", "adv", "adversarial", "gan",
-    "real", "fake",
-})  # fmt: skip
+_ADVERSARY_SIGNALS = {
+    "discriminator_loss": frozenset({"d", "disc", "dis", "discriminator"}),
+    "generator_loss": frozenset({"g", "gen", "generator"}),
+}
+_ADVERSARIAL = frozenset({"adv", "adversarial", "gan", "real", "fake"})
+_ADVERSARIES = _ADVERSARIAL.union(*_ADVERSARY_SIGNALS.values())
 """Words of losses that rise and fall against each other."""
 
 _LOSS_NOUNS = frozenset({"loss", "losses"})
@@ -219,6 +221,7 @@ def infer_signal(key: str) -> InferredSignal | None:
         or _completion_length(content)
         or _accuracy(content)
         or _reward(content, words)
+        or _adversary(content)
         or _loss(content, segments)
         or _share(content)
         or _staleness(content)
@@ -373,6 +376,15 @@ def _reward(content: set[str], words: list[str]) -> _Found:
         return None
     is_mean = not {"mean", "avg", "average", "averaged", "ave"}.isdisjoint(words)
     return "reward", 2 * min(_REWARD_NOUNS[noun] for noun in nouns) + (not is_mean)
+
+
+def _adversary(content: set[str]) -> _Found:
+    """The loss of a GAN's network, such as "errD", its total if that is logged."""
+    rest = content - _LOSS_NOUNS - {"err", "error"}
+    for name, network in _ADVERSARY_SIGNALS.items():
+        if rest != content and rest & network and rest <= network | _ADVERSARIAL | _TOTAL:
+            return name, 0 if rest & _TOTAL else len(rest)
+    return None
 
 
 def _loss(content: set[str], segments: list[list[str]]) -> _Found:

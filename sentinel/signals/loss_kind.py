@@ -39,6 +39,11 @@ def has_no_advantage(record: Record) -> bool:
     return spread == 0.0 or (share is not None and share >= 1.0)
 
 
+def are_signed(negative_count: int, count: int) -> bool:
+    """Whether so many of the losses are negative that their logarithm has no meaning."""
+    return negative_count > 0.05 * count
+
+
 def is_policy_gradient(record: Record) -> bool:
     """Whether the loss of the record is one of a policy gradient: it is near 0 by construction."""
     values, attributes = record.values, record.attributes

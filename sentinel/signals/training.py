@@ -49,6 +49,20 @@ LOSSES = (
         better="lower",
     ),
     Signal(
+        "discriminator_loss",
+        "",
+        _MEAN,
+        "Loss of the network that tells samples of a generator from real ones.",
+        ("dloss", "d_a"),
+    ),
+    Signal(
+        "generator_loss",
+        "",
+        _MEAN,
+        "Loss of the network whose samples a discriminator judges.",
+        ("gloss", "g_a"),
+    ),
+    Signal(
         "token_accuracy",
         "ratio",
         _MEAN,

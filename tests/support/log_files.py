@@ -131,6 +131,19 @@ def console(folder: Path, rows: Sequence[Row]) -> Path:
     return path
 
 
+def number_columns(folder: Path, rows: Sequence[Row]) -> Path:
+    """Columns whose header names no step and no loss by that word; no cell can be empty."""
+    names = ["step", *sorted({name for row in rows for name in row} - {"step"})]
+    lines = [f"# n {' '.join(names[1:]).replace('loss', 'nll')}\n"]
+    last: Row = dict.fromkeys(names, 0.0)
+    for row in rows:
+        last = {**last, **row}
+        lines.append(" ".join(str(last[name]) for name in names) + "\n")
+    path = folder / "numbers.log"
+    path.write_text("".join(lines))
+    return path
+
+
 FORMATS: Mapping[str, Callable[[Path, Sequence[Row]], Path]] = {
     writer.__name__: writer
     for writer in (
@@ -145,5 +158,6 @@ FORMATS: Mapping[str, Callable[[Path, Sequence[Row]], Path]] = {
         wandb,
         trackio,
         console,
+        number_columns,
     )
 }

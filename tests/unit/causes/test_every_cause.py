@@ -34,16 +34,20 @@ HEALTHY |= {"loss": 1.5, "grad_norm": 0.5}
 ODD = {"reward": float("nan"), "learning_rate": 0.0, "kl_ref": float("inf"), "loss": 0.0}
 VALUES = ({}, HEALTHY, ODD)
 BROKEN = {
-    "reward": [(step, 0.5 + 0.01 * (step % 5) if step < 11 else 0.0) for step in range(-30, 20)],
-    "kl_ref": [(step, 0.05) for step in range(-30, 20)],
-    "grad_norm": [(step, 50.0 if 10 <= step <= 15 else 0.5) for step in range(-30, 20)],
+    "reward": [(step, 0.5 + 0.01 * (step % 5) if step < 11 else 0.0) for step in range(-30, 40)],
+    "kl_ref": [(step, 0.05) for step in range(-30, 40)],
+    "grad_norm": [(step, 50.0 if 10 <= step <= 15 else 0.5) for step in range(-30, 40)],
+    "loss": [(step, 3.0 if step >= 10 else 1.0) for step in range(-30, 40)],
+    "eval_loss": [(step, 1.5 - 0.001 * step) for step in range(-30, 40)],
 }
-"""A reward that becomes constant where the symptoms begin, and a norm that jumps and is back."""
+"""A reward that becomes constant where the symptoms begin, a norm that jumps and is back, and a
+loss that jumps and stays while that on held-out data does not."""
 RANGES = {name: SignalRange(1, 80, 7, 0.0, 2.0) for name in (*HEALTHY, "learning_rate")}
 
 
 def symptom(detector, onset=10):
-    return Symptom(detector, Severity.WARNING, onset, onset + 5, "It is off.")
+    evidence = {"loss_median_of_8": 3.0, "usual_loss_before": 1.0}
+    return Symptom(detector, Severity.WARNING, onset, onset + 5, "It is off.", evidence=evidence)
 
 
 def contexts():

@@ -48,6 +48,16 @@ def test_a_key_is_mapped_by_the_settings(tmp_path, monkeypatch):
     assert json.loads(after.stdout)["keys"]["zz"] == "reward"
 
 
+def test_a_part_of_the_loss_that_stands_for_it_is_shown_as_the_loss(tmp_path):
+    path = tmp_path / "results.csv"
+    rows = "".join(f"{n},{2 / n},{3 / n}\n" for n in range(1, 40))
+    path.write_text(f"epoch,train/box_loss,train/cls_loss\n{rows}")
+    keys = json.loads(run_inspect(path, "--json").stdout)["keys"]
+
+    assert keys["train/box_loss"] == "loss"
+    assert keys["train/cls_loss"] is None
+
+
 @pytest.mark.parametrize("text", ["a text with 3 numbers\n", "step 1: done\nstep 2: done\n"])
 def test_a_text_that_is_no_log_is_an_error_with_the_reason(tmp_path, text):
     path = tmp_path / "notes.txt"

@@ -1,5 +1,6 @@
 """Tests of the detector loss_never_moved."""
 
+from dataclasses import replace
 from math import exp, log
 from random import Random
 
@@ -243,3 +244,40 @@ def test_a_few_negative_first_losses_are_no_start_of_a_positive_loss():
     loss = [-1.0] * 4 + [0.5 + 0.01 * (-1) ** t for t in range(200)]
 
     assert first_finding(LossNeverMoved(), steps(loss=loss))[1] is not None
+
+
+def finding_at_the_end(loss, outcome="finished", **more):
+    detector = LossNeverMoved()
+    for record in steps(loss=loss, **more):
+        update_detector(detector, record)
+    stop = replace(event(Event.STOP, len(loss)), attributes={"outcome": outcome})
+    return update_detector(detector, stop)
+
+
+@pytest.mark.parametrize("count", [50, 60, 75, 90])
+def test_a_short_run_is_judged_at_its_end_by_the_error_of_its_fall(count):
+    flat = [noisy([2.0] * count, 0.01, seed) for seed in SEEDS]
+    assert all(isinstance(finding_at_the_end(each), Finding) for each in flat)
+    assert all(detect(each) == (None, None) for each in flat)
+    for sigma in (0.01, 0.05, 0.2):
+        for seed in SEEDS:
+            falling = [2.0 - 0.4 * at / count for at in range(count)]
+            assert not isinstance(finding_at_the_end(noisy(falling, sigma, seed)), Finding)
+
+
+def test_a_short_log_that_breaks_off_may_be_of_a_longer_run():
+    assert not isinstance(finding_at_the_end(noisy([2.0] * 76, 0.01), "unknown"), Finding)
+    assert isinstance(finding_at_the_end(noisy([2.0] * 120, 0.01), "unknown"), Finding)
+
+
+def test_a_loss_of_both_signs_beside_a_kl_is_a_policy_gradient():
+    rng = Random(1)
+    loss = [rng.gauss(0.0, 0.01) for _ in range(200)]
+    assert isinstance(finding_at_the_end(loss), Finding)
+    assert not isinstance(finding_at_the_end(loss, kl_ref=[0.01] * 200), Finding)
+
+
+def test_a_value_of_an_epoch_stands_for_many_steps():
+    loss = noisy([2.3] * 60, 0.01)
+    record, _ = detect(loss, epoch=[float(at) for at in range(60)])
+    assert 40 <= record.step <= 52

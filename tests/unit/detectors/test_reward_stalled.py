@@ -1,5 +1,6 @@
 """Tests of the detector reward_stalled."""
 
+from dataclasses import replace
 from random import Random
 
 from support.synthetic_runs import rl_run
@@ -174,3 +175,38 @@ def test_an_agent_that_still_acts_at_random_is_info():
 
     assert {o.severity for step, o in found if step < 1500} == {Severity.INFO}
     assert any(o.severity is None for step, o in found if step > 1500)
+
+
+def is_warning_at_the_end(reward, outcome="finished"):
+    detector = RewardStalled()
+    for record in steps(reward=reward):
+        update_detector(detector, record)
+    stop = replace(event(Event.STOP, len(reward)), attributes={"outcome": outcome})
+    finding = update_detector(detector, stop)
+    return isinstance(finding, Finding) and finding.severity is None
+
+
+def test_a_short_run_that_ends_without_a_gain_is_often_a_warning():
+    found = [is_warning_at_the_end(noise(75, seed=seed)) for seed in range(60)]
+    assert sum(found) >= 30
+
+
+def test_a_short_run_that_gains_or_falls_is_none():
+    for count in (50, 60, 75, 90):
+        for slope in (1.5, 3.0, -3.0):
+            for seed in range(15):
+                assert not is_warning_at_the_end(noise(count, seed=seed, slope=slope))
+
+
+def test_a_short_run_that_loses_its_gain_is_none():
+    for seed in range(15):
+        reward = [x + 2.0 * (10 <= at < 25) for at, x in enumerate(noise(60, seed=seed))]
+        assert not is_warning_at_the_end(reward)
+
+
+def test_fewer_than_48_rewards_are_not_enough():
+    assert not any(is_warning_at_the_end(noise(47, seed=seed)) for seed in range(40))
+
+
+def test_a_short_log_that_breaks_off_may_be_of_a_longer_run():
+    assert not any(is_warning_at_the_end(noise(90, seed=seed), "unknown") for seed in range(40))

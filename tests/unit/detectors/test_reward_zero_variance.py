@@ -142,3 +142,26 @@ def test_values_outside_0_to_1_are_ignored():
     records = steps(reward=VARIED * 10, frac_zero_std=[nan, 7.0] * 20)
 
     assert [update_detector(detector, record) for record in records] == [None] * 40
+
+
+def one_group_a_value(idle_shares, seed):
+    rng = Random(seed)
+    idle = [float(rng.random() < share) for share in idle_shares]
+    return steps(reward=[rng.random() for _ in idle], frac_zero_std=idle)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.65, 0.75])
+def test_idle_groups_in_a_row_are_chance_where_most_are_idle(share):
+    for seed in range(20):
+        records = one_group_a_value([share] * 500, seed)
+        assert first_finding(RewardZeroVariance(), records) == (None, None)
+
+
+@pytest.mark.parametrize(("share", "most"), [(0.0, 20), (0.2, 24), (0.5, 40), (0.7, 64)])
+def test_groups_that_become_idle_are_found_by_their_share_before_and_stay_found(share, most):
+    for seed in range(10):
+        detector = RewardZeroVariance()
+        records = list(one_group_a_value([share] * 200 + [1.0] * 300, seed))
+        found = [isinstance(detector.update(record), Finding) for record in records]
+        assert not any(found[:200])
+        assert all(found[200 + most :])

@@ -38,6 +38,8 @@ NAMED = {
     "eval_reward": [
         "AverageTestEpRet", "Eval_AverageReturn", "evaluation/return_mean", "test/success_rate",
     ],
+    "discriminator_loss": ["loss_D", "errD", "train/disc_loss", "loss/d/total", "D_real_loss"],
+    "generator_loss": ["Generator_loss", "errG", "G_loss", "loss_G_GAN"],
     "grad_norm": [
         "gnorm", "grad-norm", "grad_2.0_norm_total", "train/gradnorm", "pre_clip_grad_norm",
         "total_norm", "learner_stats/grad_gnorm",
@@ -66,7 +68,7 @@ COMPONENTS_AND_BONUSES = [
     "format_reward", "reward_format", "rewards/format", "Episode_Reward/track_lin_vel",
     "Episode/rew_tracking_lin_vel", "mean_int_reward", "reward_1", "bleu_score", "f1_score",
     "total_cost", "critic/returns/mean", "ppo/returns/mean", "aux_loss", "router_z_loss",
-    "losses/alpha_loss", "Generator_loss", "loss_D", "vae/kld_to_prior", "attention_entropy",
+    "losses/alpha_loss", "loss_D_real_acc", "vae/kld_to_prior", "attention_entropy",
     "losses/q_values", "critic/lr(1e-4)", "grad_norm/encoder.layers.0", "val/box_loss",
     "loss/avg_raw_advantages", "loss/avg_final_rewards", "losses/qf1_values", "act_values",
     "generation/log_prob", "train/acc_3", "update_norm", "param_norm", "1", "total",
