@@ -27,7 +27,7 @@ def test_a_gloo_group_is_destroyed_after_a_wait(waits, tmp_path):
 
 
 def test_an_error_of_the_training_is_its_own(waits):
-    with monitored, pytest.raises((AssertionError, ValueError), match="[Pp]rocess group"):
+    with monitored, pytest.raises((AssertionError, ValueError), match=r"[Pp]rocess group"):
         dist.destroy_process_group()
 
     assert waits == []
