@@ -6,7 +6,7 @@ Formula
     culprit  = the ranks whose sum is not that of the majority
 
 Units
-    There are no settings. Compared steps: 4 and 11, and later at least 100 steps apart.
+    There are no settings. Compared steps: the 3rd and 10th after the first, and later ones.
 
 Source
     deepspeedai/DeepSpeed issue 1801: the training of BLOOM-176B lost 15 days to weights that
@@ -16,8 +16,8 @@ Source
 Defaults
     Every difference is one: the sums are of integers, whose order does not count, and a single
     changed bit changes them. A sum is stored in 32 bits, so one of 4 billion differences of a layer
-    is missed at one comparison. Trainings that let replicas diverge on purpose do not use
-    DistributedDataParallel for it.
+    is missed at one comparison. Steps under `no_sync`, the hook of post-local SGD and
+    parameters that the wrapper ignores are left out: there ranks differ on purpose.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class ReplicasDiffer(DetectorDefaults):
         which = (
             f"rank{'s' if len(differing) > 1 else ''} {ranks} from the other {count}"
             if has_majority
-            else f"{len(sums)} ranks from each other"
+            else f"{len(sums)} ranks"
         )
         return Finding(
             summary=f"The weights of {which} differ in {len(layers)} "

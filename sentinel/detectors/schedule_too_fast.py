@@ -12,7 +12,7 @@ Source
 
 Defaults
     Schedulers of Accelerate, which take one step for each process, are left out, and so are
-    schedulers stepped once an epoch.
+    schedulers stepped once an epoch, and trainings with several optimizers.
 """
 
 from __future__ import annotations

@@ -12,7 +12,8 @@ Formula
     critical = no weight is updated
 
 Units
-    There are no settings. Measured steps: 3, 5, 9 and 17, and later at least 100 steps apart.
+    There are no settings. Measured steps: the 2nd, 4th, 8th and 16th after the first, and later at
+    least 100 steps apart.
 
 Source
     huggingface/accelerate issue 2665: an optimizer that was made before the model was wrapped holds

@@ -199,6 +199,10 @@ class LightningObserver:
     def _register_trainer(self, trainer: Any, hook: str) -> None:
         """Register a trainer at its start, or at its first observed hook; record its metadata."""
         self._trainer_ref = weakref.ref(trainer)
+        checks = self._patcher.loop.checks
+        if checks is not None and getattr(trainer, "overfit_batches", False):
+            # The same few batches again and again are the purpose.
+            checks.leave_out("batches")
         if hook == "on_train_start":
             self._last_step, self.logs.step_metrics = trainer.global_step, {}
             self._window = AccumulationWindow(self._patcher)

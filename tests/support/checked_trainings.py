@@ -392,7 +392,62 @@ def one_batch_is_all_the_data() -> None:
     train(model, AdamW(model.parameters()), batches=data)
 
 
+def cleared_through_data() -> None:
+    model = network()
+
+    def clear() -> None:
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter.grad.data.zero_()
+
+    train(model, AdamW(model.parameters()), clear=clear)
+
+
+def norms_too_coarse_for_the_rate() -> None:
+    """A warm-up as of DPO: a norm's weights of 1 do not change at a rate of 1e-8."""
+    model = nn.Sequential(nn.Linear(20, 64), nn.LayerNorm(64), nn.Linear(64, 5))
+    train(model, AdamW(model.parameters(), 1e-8))
+
+
+def group_without_a_rate() -> None:
+    model = network()
+    groups = [{"params": model[:4].parameters(), "lr": 0.0}, {"params": model[4:].parameters()}]
+    train(model, AdamW(groups))
+
+
+def rate_as_a_tensor() -> None:
+    model = network()
+    train(model, AdamW(model.parameters(), torch.tensor(0.0)))
+
+
+def attacked_in_evaluation_mode() -> None:
+    """Adversarial training: the attack evaluates the model, the update trains it."""
+    model = network()
+    optimizer = AdamW(model.parameters())
+    for _ in range(STEPS):
+        inputs, labels = examples()
+        inputs.requires_grad_(True)
+        model.eval()
+        for _ in range(4):
+            loss_of(model, (inputs, labels)).backward()
+        model.train()
+        optimizer.zero_grad()
+        loss_of(model, (inputs.detach(), labels)).backward()
+        optimizer.step()
+
+
+def data_that_is_not_read() -> None:
+    model = network()
+    optimizer = AdamW(model.parameters())
+    for _ in DataLoader(torch.zeros(640), 16):
+        optimizer.zero_grad()
+        loss_of(model, examples()).backward()
+        optimizer.step()
+
+
 HEALTHY: tuple[Training, ...] = (
+    cleared_through_data, norms_too_coarse_for_the_rate, group_without_a_rate, rate_as_a_tensor,
+    attacked_in_evaluation_mode, data_that_is_not_read,
     plain, plain_sgd_with_momentum, cleared_in_place, cleared_by_hand, accumulated, head_alone,
     frozen_backbone_in_evaluation_mode, frozen_batch_normalization, no_dropout_in_evaluation_mode,
     warmed_up, several_schedules, bfloat16_at_a_usual_rate,

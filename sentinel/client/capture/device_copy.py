@@ -21,6 +21,8 @@ from sentinel.transport.record_codec import StepStamp
 
 ROWS_PER_DEVICE = 64
 """Rows in flight at once; further values are dropped and counted."""
+MAX_VECTOR_SIZES = 16
+"""Sizes of vectors of a device; others are dropped."""
 SCALARS_PER_ROW = 16
 """A record with more scalars uses several rows."""
 
@@ -57,7 +59,8 @@ class DeviceQueue:
     free: list[tuple[Any, Any]]
     make_buffer: Callable[[int], tuple[Any, Any]] | None = None
     in_flight: deque[CopyRow] = field(default_factory=deque)
-    vector_buffer: tuple[Any, Any] | None = None
+    vector_buffers: dict[int, tuple[Any, Any]] = field(default_factory=dict)
+    """Host buffers of vectors with their events, by size."""
     vector: VectorCopy | None = None
 
 
@@ -114,9 +117,12 @@ class DeviceCopies:
         queue = self._queue(vector.device)
         if queue.vector is not None or queue.make_buffer is None:
             return False
-        if queue.vector_buffer is None or queue.vector_buffer[0].numel() != vector.numel():
-            queue.vector_buffer = queue.make_buffer(vector.numel())
-        host, event = queue.vector_buffer
+        size = vector.numel()
+        if size not in queue.vector_buffers:
+            if len(queue.vector_buffers) >= MAX_VECTOR_SIZES:
+                return False
+            queue.vector_buffers[size] = queue.make_buffer(size)
+        host, event = queue.vector_buffers[size]
         host.copy_(vector, non_blocking=True)
         event.record(queue.current_stream())
         queue.vector = VectorCopy(host, event, deliver)

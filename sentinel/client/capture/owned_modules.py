@@ -89,11 +89,10 @@ class SeenModules:
 
     def add(self, module: Any) -> None:
         """Remember a module."""
-        if len(self.references) >= MAX_SEEN_MODULES:
-            for at in [at for at, each in self.references.items() if each() is None]:
-                del self.references[at]
         if len(self.references) < MAX_SEEN_MODULES:
-            self.references[id(module)] = ref(module)
+            at = id(module)
+            # A later module may have the same id.
+            self.references[at] = ref(module, lambda _: self.references.pop(at, None))
 
     def modules(self) -> list[Any]:
         """Those that still exist."""

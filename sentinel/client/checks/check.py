@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import ref
 
+from sentinel.client.capture import scalars
 from sentinel.client.capture.device_copy import DeviceCopies
 from sentinel.client.capture.owned_modules import SeenModules, owner_of
 from sentinel.model.record import CHECK_KEY, PROBLEM_KEY
@@ -31,16 +32,35 @@ class CheckedTraining:
     seen_modules: SeenModules
     record: Callable[[Evidence], None]
     device_copies: DeviceCopies
+    count_error: Callable[[Exception], None]
     passes: SamplerPasses
     """Those of the process: the first one begins before the optimizer is known."""
     rank: int = 0
     steps: int = 0
-    """Steps of the optimizer since it became the primary one."""
+    """Steps of the optimizer since it became the primary one, which it does with its first step."""
     step_seconds: float = 0.0
     """Time of the step before the current one."""
     roots: Sequence[Any] = ()
     """The roots of the backward pass that begins now."""
     _find_model: Callable[[], Any] | None = None
+
+    def copy(self, vector: Any, deliver: Callable[[list[float]], None]) -> None:
+        """Call `deliver` with the numbers of a flat float32 tensor, once they are on the host.
+
+        It is not called while another vector of the device is in flight. Later, its errors are only
+        counted: they would be raised in whatever reads the copies then.
+        """
+        if vector.device.type not in scalars.ASYNC_DEVICE_TYPES:
+            deliver(vector.tolist())
+            return
+
+        def deliver_later(numbers: list[float]) -> None:
+            try:
+                deliver(numbers)
+            except Exception as error:
+                self.count_error(error)
+
+        self.device_copies.start_vector(vector, deliver_later)
 
     @property
     def parameters(self) -> list[Any]:

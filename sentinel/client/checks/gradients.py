@@ -1,7 +1,7 @@
 """Gradients: whether they are cleared between two updates.
 
 PyTorch counts the writes into a tensor. A gradient that the training clears is None, another tensor
-or written outside a backward pass before the first pass of the next update. Nothing is read.
+or written outside a backward pass. Elements are read only before a report.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from sentinel.client.checks.check import Check, CheckedTraining
 
 UPDATES_TO_JUDGE = 3
 """Updates in a row without, or with, a gradient that was cleared."""
+READ_ELEMENTS = 4096
+"""Elements of the gradient that are read before it is reported."""
 
 
 class GradientClearing(Check):
@@ -28,7 +30,7 @@ class GradientClearing(Check):
         """Weak reference to the gradient of the last update, if it is followed."""
         self._version = -1
         """Writes into it up to the last update or backward pass."""
-        self._is_cleared = self._is_written = False
+        self._is_cleared = self._is_written = self._is_zero = False
         self._count = self._cleared_count = 0
 
     def before_backward(self) -> None:
@@ -37,6 +39,8 @@ class GradientClearing(Check):
         version = write_count(gradient)
         if self._gradient is not None and self._gradient() is gradient:
             self._is_cleared |= version != self._version
+            if self._count == UPDATES_TO_JUDGE - 1 and not self._is_written:
+                self._read(gradient)
         else:
             self._is_cleared = True
         self._version = version
@@ -47,21 +51,10 @@ class GradientClearing(Check):
         self._is_written |= version != self._version
         self._version = version
 
-    def before_step(self) -> None:
-        """Judge the update that began with the first pass after the last step."""
-        if self._gradient is None or not self._is_written:
-            return
-        if self._is_cleared:
-            self._count, self._cleared_count = 0, self._cleared_count + 1
-        else:
-            self._count, self._cleared_count = self._count + 1, 0
-        if self._count >= UPDATES_TO_JUDGE:
-            self.set_result("not_cleared", {"updates": float(self._count)})
-        elif self._cleared_count >= UPDATES_TO_JUDGE:
-            self.set_result("")
-
     def after_step(self) -> None:
-        """Remember the gradient of this update."""
+        """Judge the update, and remember its gradient."""
+        if self._gradient is not None and self._is_written:
+            self._judge()
         self._is_cleared, self._is_written, self._gradient = False, False, None
         if self._current() is None:
             with_gradient = (each for each in self.training.parameters if each.grad is not None)
@@ -70,6 +63,26 @@ class GradientClearing(Check):
         gradient = self._current()
         if gradient is not None and is_plain(gradient):
             self._gradient, self._version = ref(gradient), write_count(gradient)
+
+    def _read(self, gradient: Any) -> None:
+        """Read some elements: `.data` and NumPy clear a gradient without a write that counts."""
+        self._is_zero = True
+
+        def deliver(numbers: list[float]) -> None:
+            self._is_zero = not numbers[0]
+
+        elements = gradient.detach().flatten()[:READ_ELEMENTS]
+        self.training.copy((elements != 0).sum().float().reshape(1), deliver)
+
+    def _judge(self) -> None:
+        if self._is_cleared:
+            self._count, self._cleared_count = 0, self._cleared_count + 1
+        else:
+            self._count, self._cleared_count = self._count + 1, 0
+        if self._count >= UPDATES_TO_JUDGE and not self._is_zero:
+            self.set_result("not_cleared", {"updates": float(self._count)})
+        elif self._cleared_count >= UPDATES_TO_JUDGE:
+            self.set_result("")
 
     def _current(self) -> Any:
         parameter = self._find_parameter()

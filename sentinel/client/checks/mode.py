@@ -16,12 +16,15 @@ from sentinel.client.checks.check import Check, CheckedTraining
 
 FIRST_STEP = 3
 """The step before which the modules are looked for."""
-PASSES_TO_JUDGE = 3
-"""Backward passes in a row of one mode."""
+UPDATES_TO_JUDGE = 3
+"""Updates in a row of one mode."""
 
 
 class TrainingMode(Check):
-    """Looks at the mode of the model before backward passes."""
+    """Looks at the mode of the model before the last backward pass of each update.
+
+    Passes before it may be of an attack or of another model, which are evaluated on purpose.
+    """
 
     name: ClassVar[str] = "mode"
 
@@ -29,46 +32,61 @@ class TrainingMode(Check):
         super().__init__(training)
         self._modules: list[Callable[[], Any]] = []
         """Weak references to the modules whose mode matters."""
-        self._passes = [0, 0]
-        """Passes in a row in training and in evaluation mode."""
+        self._evaluating: list[str] = []
+        """The kinds of these modules if all were in evaluation mode at the last pass."""
+        self._has_pass = False
+        self._updates = [0, 0]
+        """Updates in a row in training and in evaluation mode."""
 
     def before_backward(self) -> None:
         """Look at the mode."""
-        if not self._modules:
-            return
-        root = self.training.find_model()
+        root = self.training.find_model() if self._modules else None
         modules = [each for each in (known() for known in self._modules) if each is not None]
         if root is None or not modules:
             return
+        self._has_pass = True
         is_evaluating = not root.training and not any(each.training for each in modules)
-        self._passes = [0, self._passes[1] + 1] if is_evaluating else [self._passes[0] + 1, 0]
-        if self._passes[1] >= PASSES_TO_JUDGE:
-            kinds = sorted({type(each).__name__ for each in modules})
-            self.set_result("evaluation_mode", {"kinds": ", ".join(kinds)})
-        elif self._passes[0] >= PASSES_TO_JUDGE:
-            self.set_result("")
+        self._evaluating = sorted(
+            {type(each).__name__ for each in modules} if is_evaluating else ()
+        )
 
     def after_step(self) -> None:
-        """Find the modules, once."""
+        """Judge the update; find the modules, once."""
         if self.training.steps == FIRST_STEP - 1:
             root = self.training.find_model()
             ids = {*map(id, self.training.parameters)}
             found = [] if root is None else modules_by_mode(root, ids)
             self._modules = [ref(each) for each in found]
+        if not self._has_pass:
+            return
+        self._has_pass = False
+        training, evaluation = self._updates
+        self._updates = [0, evaluation + 1] if self._evaluating else [training + 1, 0]
+        if self._updates[1] >= UPDATES_TO_JUDGE:
+            self.set_result("evaluation_mode", {"kinds": ", ".join(self._evaluating)})
+        elif self._updates[0] >= UPDATES_TO_JUDGE:
+            self.set_result("")
 
 
 def modules_by_mode(root: Any, ids: Collection[int]) -> list[Any]:
-    """The modules beside or with trained parameters that act differently in evaluation mode."""
+    """The trained modules that act differently in evaluation mode.
+
+    Dropout is trained with what is beside it, or beside its container.
+    """
     nn = sys.modules["torch"].nn
     norms, dropouts = nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd  # noqa: SLF001
-    found: dict[int, Any] = {}
-    for _, module in modules_of(root):
-        if isinstance(module, norms) and any(id(p) in ids for _, p in parameters_of(module)):
-            found[id(module)] = module
-        children = (vars(module).get("_modules") or {}).values()
-        active = [each for each in children if isinstance(each, dropouts) and each.p]
-        if active and any(
-            id(p) in ids for _, below in modules_of(module) for _, p in parameters_of(below)
+    modules = modules_of(root)
+    trained: set[str] = set()
+    for path, module in modules:
+        if any(id(each) in ids for _, each in parameters_of(module)):
+            parts = path.split(".") if path else []
+            trained.update(".".join(parts[:count]) for count in range(len(parts) + 1))
+    found = []
+    for path, module in modules:
+        parent = path.rpartition(".")[0]
+        beside = {parent, parent.rpartition(".")[0]}
+        if (isinstance(module, norms) and path in trained) or (
+            isinstance(module, dropouts) and module.p and not beside.isdisjoint(trained)
         ):
-            found |= {id(each): each for each in active}
-    return [*found.values()]
+            found.append(module)
+    return found

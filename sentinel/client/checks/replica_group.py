@@ -15,6 +15,8 @@ def replica_group(model: Any) -> dict[str, float] | None:
     if parallel is None or type(model) is not parallel.DistributedDataParallel:
         return None
     ranks = sys.modules["torch.distributed"].get_process_group_ranks(model.process_group)
-    if len(ranks) < 2:
+    # Replicas that are averaged at some steps only.
+    hooks = {getattr(hook, "__name__", "") for hook, _ in getattr(model, "_comm_hooks", ())}
+    if len(ranks) < 2 or "post_localSGD_hook" in hooks:
         return None
     return {"first_rank": float(min(ranks)), "ranks": float(len(ranks))}

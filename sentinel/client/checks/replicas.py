@@ -14,7 +14,6 @@ from time import perf_counter
 from typing import Any, ClassVar
 from zlib import crc32
 
-from sentinel.client.capture import scalars
 from sentinel.client.capture.device_copy import is_capturing_graph
 from sentinel.client.capture.layer_names import clean_name, group_layers
 from sentinel.client.capture.owned_modules import named_parameters
@@ -51,7 +50,8 @@ class Replicas(Check):
             self._plan()
         is_due = steps in FIRST_STEPS or steps % self._stride == 0
         root = self.training.find_model() if is_due and self._layers else None
-        if root is None or is_capturing_graph():
+        # Under `no_sync` the ranks take steps of their own, as in local SGD.
+        if root is None or not root.require_backward_grad_sync or is_capturing_graph():
             return
         began = perf_counter()
         with sys.modules["torch"].no_grad():
@@ -82,10 +82,7 @@ class Replicas(Check):
         shifts = [_PIECE_BITS * piece for piece in range(_PIECES)]
         mask = (1 << _PIECE_BITS) - 1
         vector = torch.stack([(by_layer >> shift) & mask for shift in shifts]).flatten().float()
-        if vector.device.type in scalars.ASYNC_DEVICE_TYPES:
-            self.training.device_copies.start_vector(vector, self._write)
-        else:
-            self._write(vector.tolist())
+        self.training.copy(vector, self._write)
 
     def _write(self, pieces: Sequence[float]) -> None:
         count = len(self._layers)
@@ -110,8 +107,9 @@ def checksum(tensor: Any) -> Any:
 
 
 def _weights(root: Any) -> list[tuple[str, Any]]:
-    """The weights of the model with their names, in its order; a tied one once."""
+    """The weights that are equal on all ranks with their names, in order; a tied one once."""
     weights: dict[int, tuple[str, Any]] = {}
     for name, each in named_parameters(root):
-        weights.setdefault(id(each), (clean_name(name), each))
+        if name.removeprefix("module.") not in root.parameters_to_ignore:
+            weights.setdefault(id(each), (clean_name(name), each))
     return [*weights.values()]

@@ -32,11 +32,14 @@ class Schedule(Check):
         """Count the passes of an update."""
         self._passes += 1
 
-    def before_step(self) -> None:
+    def after_step(self) -> None:
         """Judge the update that began after the last step."""
         highest, passes = max(self._counts.values(), default=0), self._passes
         self._counts.clear()
         self._passes = 0
+        if len([*self.training.find_optimizers()]) > 1:
+            # Several optimizers may share the count of one of them on purpose.
+            return
         if highest > 1 and highest != accelerate_processes():
             self._fast_updates, self._usual_updates = self._fast_updates + 1, 0
         elif highest:

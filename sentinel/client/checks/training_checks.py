@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self
 from weakref import ref
@@ -85,6 +86,7 @@ class TrainingChecks:
         self._training.steps = self._steps
         if self._steps > self._first_observed:
             self._training.step_seconds = step_seconds
+            self._recorder.device_copies.deliver_vectors()
             self._run("after_step")
             if self._steps >= self._last_observed:
                 self._last_observed = (self._steps // PERIOD + 1) * PERIOD
@@ -92,8 +94,15 @@ class TrainingChecks:
                 return None
         return self
 
+    def leave_out(self, name: str) -> None:
+        """Leave out a check in the trainings that begin from now on."""
+        self._disabled.add(name)
+
     def on_batch(self, iterator: Any, batch: Any, *, is_first: bool, is_observed: bool) -> None:
         """A data loader gives a batch: the first one of a pass, or one of an observed step."""
+        if not sys.modules["torch"].is_grad_enabled():
+            # Of an evaluation.
+            return
         if is_first and self._training is None:
             self._passes.add(iterator, batch)
         elif is_first:
@@ -114,6 +123,7 @@ class TrainingChecks:
             self._seen_modules,
             self._record,
             self._recorder.device_copies,
+            self._recorder.try_lock.guard.count_error,
             self._passes,
             self._rank,
         )

@@ -7,18 +7,18 @@ backward pass whose parameters are in no optimizer is found in its graph.
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from math import inf
 from time import perf_counter
 from typing import Any, ClassVar
+from weakref import ref
 
-from sentinel.client.capture import scalars
 from sentinel.client.capture.device_copy import is_capturing_graph
 from sentinel.client.capture.grad_sharding import local_part
 from sentinel.client.capture.layer_names import clean_name, module_path
 from sentinel.client.capture.owned_modules import named_parameters, owner_of, root_modules
+from sentinel.client.capture.scalars import number_or_reason
 from sentinel.client.checks.check import Check, CheckedTraining
 
 FIRST_STEPS = (2, 4, 8, 16)
@@ -74,16 +74,18 @@ class WeightUpdates(Check):
         self._measurements: list[_Measurement] = []
         self._tallies: dict[int, _Tally] = {}
         self._due = FIRST_STEPS[0]
-        self._cost_seconds = self._highest_rate = 0.0
+        self._cost_seconds = self._rate = self._highest_rate = 0.0
         self._steps_without_gradient = 0
         self._low_precision = _Tally()
-        self._leaves: list[Any] = []
-        """The parameters with a gradient of the last backward pass, while they are needed."""
+        self._leaves: list[Callable[[], Any]] = []
+        """Weak references to the parameters that get a gradient, while they are needed."""
 
     def before_backward(self) -> None:
         """Find the parameters of the pass while some without an optimizer are looked for."""
-        if self.training.steps + 1 == GRAPH_STEP or self._steps_without_gradient:
-            self._leaves += graph_leaves(each.grad_fn for each in self.training.roots)
+        is_wanted = self.training.steps + 1 == GRAPH_STEP or self._steps_without_gradient
+        if is_wanted and not self._leaves:
+            found = graph_leaves(each.grad_fn for each in self.training.roots)
+            self._leaves = [ref(each) for each in found]
 
     def before_step(self) -> None:
         """Sample weights and gradients, if this step is measured."""
@@ -94,14 +96,15 @@ class WeightUpdates(Check):
             self._find_omitted(parameters)
         if step <= FIRST_STEPS[-1]:
             self._count_gradients(parameters)
+        else:
+            self._steps_without_gradient = 0
         self._leaves = []
         if step < self._due:
             return
         began = perf_counter()
         self._measurements = []
-        if highest_rate(self.training.find_optimizer()) > 0.0:
-            with sys.modules["torch"].no_grad():
-                self._measure(parameters)
+        with sys.modules["torch"].no_grad():
+            self._measure(parameters)
         self._cost_seconds = perf_counter() - began
 
     def after_step(self) -> None:
@@ -133,7 +136,7 @@ class WeightUpdates(Check):
             return
         evidence: dict[str, float | str] = {"parameters": float(len(trained))}
         own = {id(each) for each in parameters}
-        leaves = [each for each in self._leaves if id(each) not in own]
+        leaves = [each for each in self._found_leaves() if id(each) not in own]
         if leaves:
             evidence["modules"] = names_text(_module_names(leaves))
         self.set_result("other_tensors" if leaves else "no_gradient", evidence)
@@ -147,7 +150,7 @@ class WeightUpdates(Check):
             for group in optimizer.param_groups
             for each in group["params"]
         }
-        omitted = {id(each) for each in self._leaves if id(each) not in held}
+        omitted = {id(each) for each in self._found_leaves() if id(each) not in held}
         root = self.training.find_model() if omitted else None
         if root is None:
             return
@@ -163,27 +166,40 @@ class WeightUpdates(Check):
 
     def _measure(self, parameters: Sequence[Any]) -> None:
         """Sample the weights that have a gradient, with their gradients."""
-        torch = sys.modules["torch"]
+        torch, optimizer = sys.modules["torch"], self.training.find_optimizer()
+        rates = parameter_rates(optimizer)
+        self._rate = max(rates, default=0.0)
         with_gradient = [
-            at for at, each in enumerate(parameters) if each.requires_grad and each.grad is not None
+            at
+            for at, each in enumerate(parameters)
+            if each.requires_grad and each.grad is not None and rates[at] > 0.0
         ]
         chosen = with_gradient[:: -(-len(with_gradient) // MAX_TENSORS) or 1]
-        by_device: dict[Any, tuple[list[int], list[Any], list[Any]]] = {}
+        by_device: dict[Any, tuple[list[int], list[Any], list[Any], list[Any]]] = {}
         for at in chosen:
             weight, gradient = local_part(parameters[at]), local_part(parameters[at].grad)
             if is_sampled(weight) and is_sampled(gradient) and weight.shape == gradient.shape:
-                places, weights, gradients = by_device.setdefault(weight.device, ([], [], []))
+                places, weights, gradients, limits = by_device.setdefault(
+                    weight.device, ([], [], [], [])
+                )
                 places.append(at)
-                weights.append(sample(weight))
-                gradients.append(sample(gradient))
-        for device, (places, weights, gradients) in by_device.items():
+                weights.append(sample(weight).float())
+                gradients.append(sample(gradient).float().abs())
+                # Weights in low precision are counted even if they are too coarse for a step.
+                spacing = 0.0 if is_low_precision(weight) else torch.finfo(weight.dtype).eps
+                limits.append(weights[-1].abs() * (2.0 * spacing / rates[at]))
+        is_adaptive = divides_by_gradient(optimizer)
+        for device, (places, weights, gradients, limits) in by_device.items():
+            size, limit = torch.cat(gradients), torch.cat(limits)
+            # What a step changes: about the rate, or the rate times the gradient.
+            is_moved = limit < 1.0 if is_adaptive else size > limit
             ends = [*accumulate(each.numel() for each in weights)]
             self._measurements.append(
                 _Measurement(
                     places,
                     torch.tensor(ends).to(device, non_blocking=True) - 1,
-                    torch.cat([each.float() for each in weights]),
-                    is_large(torch.cat([each.float() for each in gradients])),
+                    torch.cat(weights),
+                    is_large(size) & is_moved,
                 )
             )
 
@@ -196,18 +212,17 @@ class WeightUpdates(Check):
         # Up to the end of each tensor; the differences are taken on the host.
         sums = torch.stack([measurement.has_gradient, moved]).cumsum(1)
         counts = sums.index_select(1, measurement.last_elements).float()
-        rate = highest_rate(self.training.find_optimizer())
+        rate = self._rate
 
         def deliver(numbers: list[float]) -> None:
             halves = numbers[: len(places)], numbers[len(places) :]
             pairs = zip(*(differences(each) for each in halves), strict=True)
             self._judge(rate, dict(zip(places, pairs, strict=True)))
 
-        vector = counts.flatten()
-        if vector.device.type in scalars.ASYNC_DEVICE_TYPES:
-            self.training.device_copies.start_vector(vector, deliver)
-        else:
-            deliver(vector.tolist())
+        self.training.copy(counts.flatten(), deliver)
+
+    def _found_leaves(self) -> list[Any]:
+        return [each for each in (known() for known in self._leaves) if each is not None]
 
     def _judge(self, rate: float, counts: Mapping[int, tuple[float, float]]) -> None:
         """Add the counts of one measurement, and report what is known now.
@@ -285,10 +300,25 @@ def differences(sums: Sequence[float]) -> list[float]:
     return [each - before for before, each in zip((0.0, *sums), sums, strict=False)]
 
 
-def highest_rate(optimizer: Any) -> float:
-    """The highest learning rate of a group; infinite if none is a number on the host."""
-    rates = [group.get("lr") for group in optimizer.param_groups]
-    return max((float(each) for each in rates if isinstance(each, int | float)), default=inf)
+def parameter_rates(optimizer: Any) -> list[float]:
+    """The learning rate of each parameter; 0 if it is on a device, where reading it would wait."""
+    rates = [
+        (read_rate(group.get("lr")), len(group["params"]))
+        for group in (() if optimizer is None else optimizer.param_groups)
+    ]
+    return [rate for rate, count in rates for _ in range(count)]
+
+
+def read_rate(rate: Any) -> float:
+    """A learning rate that is a number or a tensor on the CPU; 0 for another one."""
+    number = number_or_reason(rate)
+    return number if type(number) is float else 0.0
+
+
+def divides_by_gradient(optimizer: Any) -> bool:
+    """Whether a step is about as large as the rate, whatever the gradient, as Adam's."""
+    name = type(optimizer).__name__.lower()
+    return "betas" in getattr(optimizer, "defaults", ()) or "ada" in name or "rms" in name
 
 
 def is_low_precision(tensor: Any) -> bool:
@@ -318,12 +348,11 @@ def sample(tensor: Any) -> Any:
     return tensor.detach().as_strided((count,), (spacing,), tensor.storage_offset())
 
 
-def is_large(gradient: Any) -> Any:
-    """Which elements are not negligible.
+def is_large(size: Any) -> Any:
+    """Which elements of a gradient, given by their size, are not negligible.
 
     A bias before a normalization has a gradient of rounding errors, too small for its weight.
     """
-    size = gradient.abs()
     return size > MIN_GRADIENT_SHARE * size.mean()
 
 
@@ -351,17 +380,19 @@ def _module_names(tensors: Collection[Any]) -> list[str]:
     # Only where there is a problem: the search takes some tenths of a second.
     root = owner_of(ids, root_modules())
     if root is None:
-        return ["parameters of no module"]
+        return []
     names = [clean_name(name) for name, each in named_parameters(root) if id(each) in ids]
     return [*dict.fromkeys(map(module_path, names))]
 
 
 def names_text(names: Sequence[str]) -> str:
-    """The first names, and how many there are more.
+    """The first names, and how many there are more; "no known module" without any.
 
     >>> names_text(["a", "b"])
     '`a`, `b`'
     """
+    if not names:
+        return "no known module"
     hidden = len(names) - MAX_NAMES
     more = f" and {hidden} more" if hidden > 0 else ""
     return ", ".join(f"`{each}`" for each in names[:MAX_NAMES]) + more
