@@ -185,8 +185,9 @@ class WeightUpdates(Check):
                 places.append(at)
                 weights.append(sample(weight).float())
                 gradients.append(sample(gradient).float().abs())
-                # Weights in low precision are counted even if they are too coarse for a step.
-                spacing = 0.0 if is_low_precision(weight) else torch.finfo(weight.dtype).eps
+                # Weights in low precision are counted even if they are too coarse for a step;
+                # those in float64 are compared in float32.
+                spacing = 0.0 if is_low_precision(weight) else torch.finfo(torch.float32).eps
                 limits.append(weights[-1].abs() * (2.0 * spacing / rates[at]))
         is_adaptive = divides_by_gradient(optimizer)
         for device, (places, weights, gradients, limits) in by_device.items():
@@ -241,7 +242,7 @@ class WeightUpdates(Check):
             for at, each in self._tallies.items()
             if each.measurements >= MEASUREMENTS_TO_JUDGE and at < len(parameters)
         }
-        if not known:
+        if not known or 2 * len(known) < len(self._tallies):
             return
         # Single weights in low precision, such as a norm's of 1, need not move.
         static = [
