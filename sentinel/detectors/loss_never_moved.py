@@ -16,7 +16,8 @@ Formula
     Finding  = one of these, twice in a row, over at least `points` values and a tenth of the run if
                its length is known; `coarse_points` suffice where a value stands for 10 steps or
                more or for an epoch, where 8 evaluations on held-out data are as flat, and at the
-               end of a run that finished; half of `points` at the end of one that broke off
+               end of a run that finished if a value stands for 2 steps or more; half of `points`
+               at the end of another run
     A run whose learning rate still rises is not evaluated, nor one with a reward, or a loss of both
     signs and a KL to a reference, nor two networks trained against each other, nor one whose
     held-out loss has fallen or whose accuracy has risen. For a loss that has fallen by
@@ -206,7 +207,11 @@ class LossNeverMoved(DetectorDefaults):
         # The log of a resumed run does not show its start.
         is_resumed = self._first_step - self._start_step > passed
         # Single steps may be those of a warm-up; evaluations are far apart.
-        needed = self.coarse_points if self._is_over or self._is_coarse(passed) else self.points
+        needed = self.points // 2 if self._is_over else self.points
+        # A run of a few dozen steps need not have learned anything.
+        is_sparse = self._is_over and passed >= 2 * (self._count - 1)
+        if is_sparse or self._is_coarse(passed):
+            needed = self.coarse_points
         if is_too_early or is_resumed or self._count < needed:
             return
         finding = self._compare_with_start()

@@ -118,7 +118,11 @@ class RankDesync(DetectorDefaults):
             for name in REPLICATED_SIGNALS
             if name in record.spread and self._update_signal(name, record)
         ]
-        if not any(self._is_apart(state) for state in self._states.values()):
+        # A loop: this is evaluated at every step, and `any` calls its argument for each state.
+        for state in self._states.values():
+            if state.apart_count and self._is_apart(state):
+                break
+        else:
             return CLEAR if evaluated else None
         wrong = [name for name in evaluated if self._is_wrong(self._states[name])]
         return self._finding(wrong[0], record) if wrong else None
