@@ -9,7 +9,7 @@ Evidence
     clipped before it is logged does not either. A held-out loss that did not rise shows that the
     weights are not worse, and is needed to name the cause. A gradient that exploded, a NaN or a
     rate far above the usual excludes it. A change that also changes the held-out data, or raises
-    the gradient, cannot be told from an instability in a log.
+    the gradient, cannot be distinguished from an instability in a log.
 
 Source
     Not a failure, but the most common harmless reason of a loss that jumps and stays. Synthetic
