@@ -1,4 +1,4 @@
-"""Detectors of what a check in the trainer reports; see `sentinel.client.checks`."""
+"""Detectors of the errors that checks in the trainer report; see `sentinel.client.checks`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class ReportedCheck(DetectorDefaults):
         for key in ("rank", CHECK_KEY, PROBLEM_KEY):
             evidence.pop(key, None)
         # A training that never passed the check has been wrong since its first step.
-        onset = record.step if self._has_passed else max(0, record.step - record.step_index)
+        onset = record.step if self._has_passed else first_step(record)
         return Finding(
             summary=problem.summary.format_map(evidence),
             evidence=evidence,
@@ -75,3 +75,8 @@ class ReportedCheck(DetectorDefaults):
             return None
         self._has_passed, self._problem_rank = True, None
         return Clear(withdraws=True)
+
+
+def first_step(record: Record) -> int:
+    """The step before the first one of this attempt."""
+    return max(0, record.step - record.step_index)

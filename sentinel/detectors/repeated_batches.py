@@ -27,7 +27,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sentinel.detectors._training_check import Problem, ReportedCheck
+from sentinel.detectors._training_check import Problem, ReportedCheck, first_step
 from sentinel.model.finding import DetectorOutput, Finding
 from sentinel.model.record import CHECK, CHECK_KEY, PROBLEM_KEY, Record
 
@@ -85,6 +85,6 @@ class RepeatedBatches(ReportedCheck):
         return Finding(
             summary=f"Ranks {other} and {rank} are given the same batches.",
             evidence={"ranks": f"{other}, {rank}"},
-            onset_step=max(0, record.step - record.step_index),
+            onset_step=first_step(record),
             remedy=_SAMPLER,
         )

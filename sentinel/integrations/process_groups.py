@@ -14,6 +14,7 @@ import time
 from typing import Any
 
 from sentinel.client.capture.patcher import Patcher
+from sentinel.client.process_group import process_group
 
 FRAMEWORK = "torch.distributed.distributed_c10d"
 
@@ -36,6 +37,6 @@ def attach(patcher: Patcher) -> None:
 
 def let_threads_run() -> None:
     """Wait for twice the time after which a thread that wants the interpreter lock gets it."""
-    distributed = sys.modules["torch.distributed"]
-    if distributed.is_initialized() and "gloo" in str(distributed.get_backend_config()):
+    group = process_group()
+    if group is not None and "gloo" in str(group.get_backend_config()):
         time.sleep(2.0 * sys.getswitchinterval())

@@ -18,6 +18,7 @@ from sentinel.client.capture import scalars
 from sentinel.client.capture.grad_norm import gradient_norms
 from sentinel.client.capture.grad_sharding import GradientShare, gradient_share, local_part
 from sentinel.client.capture.layer_names import group_layers, name_parameters
+from sentinel.client.process_group import process_group_size
 from sentinel.signals.layer_statistics import LayerSum
 
 MAX_SAMPLED_ELEMENTS = 2048
@@ -140,7 +141,7 @@ def plan_layers(
         if _is_readable(parameters[at].grad)
     ]
     layers, layer_of = group_layers([name for _, name in named])
-    world_size = _world_size()
+    world_size = process_group_size() or 1
     shares = {at: gradient_share(parameters[at], flattened_shares) for at, _ in named}
     is_sharded = any(each is not None and each.replicas < each.ranks for each in shares.values())
     by_device: dict[Any, list[tuple[int, int]]] = {}
@@ -179,13 +180,6 @@ def _square_share(share: GradientShare | None, world_size: int) -> float:
     if share is None:
         return 1.0 / world_size
     return share.ranks / (share.replicas * world_size)
-
-
-def _world_size() -> int:
-    dist = sys.modules.get("torch.distributed")
-    if dist is None or not (dist.is_available() and dist.is_initialized()):
-        return 1
-    return int(dist.get_world_size())
 
 
 def _numel(part: Any) -> int:

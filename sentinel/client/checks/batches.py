@@ -13,7 +13,6 @@ from weakref import ref
 from zlib import crc32
 
 from sentinel.client.checks.check import Check, CheckedTraining, Evidence
-from sentinel.client.checks.replica_group import replica_group
 from sentinel.model.record import CHECK_KEY
 
 REPEATS_TO_JUDGE = 5
@@ -31,7 +30,6 @@ class Batches(Check):
     def __init__(self, training: CheckedTraining) -> None:
         super().__init__(training)
         self._last = 0
-        self._equal_count = self._different_count = 0
         self._fingerprints: list[str] = []
 
     def on_first_batch(self, iterator: Any, batch: Any) -> None:
@@ -49,21 +47,18 @@ class Batches(Check):
             return
         if self.training.steps and len(self._fingerprints) < FINGERPRINTS:
             self._add(current)
-        if current == self._last and batch_count(iterator) > 1:
-            self._equal_count, self._different_count = self._equal_count + 1, 0
-        else:
-            self._equal_count, self._different_count = 0, self._different_count + 1
+        self.count(is_wrong=current == self._last and batch_count(iterator) > 1)
         self._last = current
-        if self._equal_count >= REPEATS_TO_JUDGE:
-            self.set_result("same_batch", {"batches": self._equal_count + 1.0})
-        elif self._different_count >= REPEATS_TO_JUDGE and self.problem != "same_order":
+        if self.wrong_count >= REPEATS_TO_JUDGE:
+            self.set_result("same_batch", {"batches": self.wrong_count + 1.0})
+        elif self.right_count >= REPEATS_TO_JUDGE and self.problem != "same_order":
             self.set_result("")
 
     def _add(self, current: int) -> None:
         self._fingerprints.append(f"{current:08x}")
         if len(self._fingerprints) < FINGERPRINTS:
             return
-        group = replica_group(self.training.find_model())
+        group = self.training.find_replicas()
         if group is not None:
             fingerprints, rank = "".join(self._fingerprints), float(self.training.rank)
             evidence: Evidence = {"fingerprints": fingerprints, "rank": rank, **group}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -44,7 +45,7 @@ class CheckedTraining:
     """The roots of the backward pass that begins now."""
     _find_model: Callable[[], Any] | None = None
 
-    def copy(self, vector: Any, deliver: Callable[[list[float]], None]) -> None:
+    def read_vector(self, vector: Any, deliver: Callable[[list[float]], None]) -> None:
         """Call `deliver` with the numbers of a flat float32 tensor, once they are on the host.
 
         It is not called while another vector of the device is in flight. Later, its errors are only
@@ -76,6 +77,21 @@ class CheckedTraining:
             self._find_model = (lambda: None) if model is None else ref(model)
         return self._find_model()
 
+    def find_replicas(self) -> dict[str, float] | None:
+        """First rank, and number, of the ranks with replicas of a DistributedDataParallel model.
+
+        None if the model is none, is on one rank, or is averaged at some steps only.
+        """
+        model = self.find_model()
+        parallel = sys.modules.get("torch.nn.parallel.distributed")
+        if parallel is None or type(model) is not parallel.DistributedDataParallel:
+            return None
+        ranks = sys.modules["torch.distributed"].get_process_group_ranks(model.process_group)
+        hooks = {getattr(hook, "__name__", "") for hook, _ in getattr(model, "_comm_hooks", ())}
+        if len(ranks) < 2 or "post_localSGD_hook" in hooks:
+            return None
+        return {"first_rank": float(min(ranks)), "ranks": float(len(ranks))}
+
 
 class Check:
     """Observes some steps of one training; a subclass overrides what it needs."""
@@ -86,6 +102,8 @@ class Check:
         self.training = training
         self.problem: str | None = None
         """What was reported last: empty if the check passed, None before the first report."""
+        self.wrong_count = self.right_count = 0
+        """What was counted in a row."""
 
     def before_backward(self) -> None:
         """A backward pass begins, from the roots of the training."""
@@ -107,6 +125,11 @@ class Check:
 
     def on_schedule(self, scheduler: Any) -> None:
         """A scheduler took a step."""
+
+    def count(self, *, is_wrong: bool) -> None:
+        """Count an update or a batch among those in a row that are wrong, or that are not."""
+        self.wrong_count = self.wrong_count + 1 if is_wrong else 0
+        self.right_count = 0 if is_wrong else self.right_count + 1
 
     def set_result(self, problem: str, evidence: Evidence | None = None) -> None:
         """Report a problem, or none, each time it changes."""

@@ -31,7 +31,6 @@ class GradientClearing(Check):
         self._version = -1
         """Writes into it up to the last update or backward pass."""
         self._is_cleared = self._is_written = self._is_zero = False
-        self._count = self._cleared_count = 0
 
     def before_backward(self) -> None:
         """Whether the gradient was cleared since the last update or pass."""
@@ -39,7 +38,7 @@ class GradientClearing(Check):
         version = write_count(gradient)
         if self._gradient is not None and self._gradient() is gradient:
             self._is_cleared |= version != self._version
-            if self._count == UPDATES_TO_JUDGE - 1 and not self._is_written:
+            if self.wrong_count == UPDATES_TO_JUDGE - 1 and not self._is_written:
                 self._read(gradient)
         else:
             self._is_cleared = True
@@ -72,16 +71,13 @@ class GradientClearing(Check):
             self._is_zero = not numbers[0]
 
         elements = gradient.detach().flatten()[:READ_ELEMENTS]
-        self.training.copy((elements != 0).sum().float().reshape(1), deliver)
+        self.training.read_vector((elements != 0).sum().float().reshape(1), deliver)
 
     def _judge(self) -> None:
-        if self._is_cleared:
-            self._count, self._cleared_count = 0, self._cleared_count + 1
-        else:
-            self._count, self._cleared_count = self._count + 1, 0
-        if self._count >= UPDATES_TO_JUDGE and not self._is_zero:
-            self.set_result("not_cleared", {"updates": float(self._count)})
-        elif self._cleared_count >= UPDATES_TO_JUDGE:
+        self.count(is_wrong=not self._is_cleared)
+        if self.wrong_count >= UPDATES_TO_JUDGE and not self._is_zero:
+            self.set_result("not_cleared", {"updates": float(self.wrong_count)})
+        elif self.right_count >= UPDATES_TO_JUDGE:
             self.set_result("")
 
     def _current(self) -> Any:

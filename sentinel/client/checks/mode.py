@@ -35,8 +35,6 @@ class TrainingMode(Check):
         self._evaluating: list[str] = []
         """The kinds of these modules if all were in evaluation mode at the last pass."""
         self._has_pass = False
-        self._updates = [0, 0]
-        """Updates in a row in training and in evaluation mode."""
 
     def before_backward(self) -> None:
         """Look at the mode."""
@@ -60,11 +58,10 @@ class TrainingMode(Check):
         if not self._has_pass:
             return
         self._has_pass = False
-        training, evaluation = self._updates
-        self._updates = [0, evaluation + 1] if self._evaluating else [training + 1, 0]
-        if self._updates[1] >= UPDATES_TO_JUDGE:
+        self.count(is_wrong=bool(self._evaluating))
+        if self.wrong_count >= UPDATES_TO_JUDGE:
             self.set_result("evaluation_mode", {"kinds": ", ".join(self._evaluating)})
-        elif self._updates[0] >= UPDATES_TO_JUDGE:
+        elif self.right_count >= UPDATES_TO_JUDGE:
             self.set_result("")
 
 

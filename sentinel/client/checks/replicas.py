@@ -18,7 +18,6 @@ from sentinel.client.capture.device_copy import is_capturing_graph
 from sentinel.client.capture.layer_names import clean_name, group_layers
 from sentinel.client.capture.owned_modules import named_parameters
 from sentinel.client.checks.check import Check, CheckedTraining
-from sentinel.client.checks.replica_group import replica_group
 from sentinel.model.record import CHECK_KEY
 
 FIRST_STEPS = (3, 10)
@@ -62,7 +61,7 @@ class Replicas(Check):
 
     def _plan(self) -> None:
         root = self.training.find_model()
-        group = replica_group(root)
+        group = self.training.find_replicas()
         if group is not None:
             names = [name for name, _ in _weights(root)]
             self._group, (self._layers, self._layer_of) = group, group_layers(names, MAX_LAYERS)
@@ -82,7 +81,7 @@ class Replicas(Check):
         shifts = [_PIECE_BITS * piece for piece in range(_PIECES)]
         mask = (1 << _PIECE_BITS) - 1
         vector = torch.stack([(by_layer >> shift) & mask for shift in shifts]).flatten().float()
-        self.training.copy(vector, self._write)
+        self.training.read_vector(vector, self._write)
 
     def _write(self, pieces: Sequence[float]) -> None:
         count = len(self._layers)

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 from sentinel.client.checks.check import Check, CheckedTraining
+from sentinel.client.process_group import process_group_size
 
 UPDATES_TO_JUDGE = 5
 """Updates in a row."""
@@ -21,7 +22,6 @@ class Schedule(Check):
         super().__init__(training)
         self._counts: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._passes = 0
-        self._fast_updates = self._usual_updates = 0
 
     def on_schedule(self, scheduler: Any) -> None:
         """A scheduler took a step."""
@@ -40,21 +40,16 @@ class Schedule(Check):
         if len([*self.training.find_optimizers()]) > 1:
             # Several optimizers may share the count of one of them on purpose.
             return
-        if highest > 1 and highest != accelerate_processes():
-            self._fast_updates, self._usual_updates = self._fast_updates + 1, 0
-        elif highest:
-            self._fast_updates, self._usual_updates = 0, self._usual_updates + 1
-        if self._fast_updates >= UPDATES_TO_JUDGE:
+        if highest:
+            self.count(is_wrong=highest > 1 and highest != accelerate_processes())
+        if self.wrong_count >= UPDATES_TO_JUDGE:
             is_by_pass = highest == passes
             problem = "once_a_pass" if is_by_pass else "several"
             self.set_result(problem, {"schedule_steps": float(highest)})
-        elif self._usual_updates >= UPDATES_TO_JUDGE:
+        elif self.right_count >= UPDATES_TO_JUDGE:
             self.set_result("")
 
 
 def accelerate_processes() -> int:
     """The number of processes if Accelerate is in use, whose schedulers step once for each."""
-    if "accelerate.scheduler" not in sys.modules:
-        return 0
-    dist = sys.modules.get("torch.distributed")
-    return dist.get_world_size() if dist is not None and dist.is_initialized() else 0
+    return process_group_size() or 0 if "accelerate.scheduler" in sys.modules else 0

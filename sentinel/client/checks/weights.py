@@ -220,7 +220,7 @@ class WeightUpdates(Check):
             pairs = zip(*(differences(each) for each in halves), strict=True)
             self._judge(rate, dict(zip(places, pairs, strict=True)))
 
-        self.training.copy(counts.flatten(), deliver)
+        self.training.read_vector(counts.flatten(), deliver)
 
     def _found_leaves(self) -> list[Any]:
         return [each for each in (known() for known in self._leaves) if each is not None]
