@@ -9,7 +9,7 @@ one. Lines of a table are read by its header.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import inf, isfinite
@@ -24,11 +24,10 @@ from sentinel.readers.console_line import (
 )
 from sentinel.readers.console_table import ConsoleTable
 from sentinel.readers.lines import read_lines
-from sentinel.readers.log_config import LoggedConfig, read_config_file
 from sentinel.readers.log_file import log_stem, uncompressed_name
 from sentinel.readers.log_message import MESSAGE_KEYS
-from sentinel.readers.log_reader import LogReader, Row, row_reader
-from sentinel.readers.rows import MAX_ROW_GAP_SECONDS, STEP_KEYS, RowConverter, parse_number
+from sentinel.readers.log_reader import LogReader, Row, file_reader
+from sentinel.readers.rows import MAX_ROW_GAP_SECONDS, STEP_KEYS, parse_number
 
 FORMAT_NAME = "Console output"
 
@@ -106,16 +105,7 @@ def is_text(head: bytes) -> bool:
 
 def read(path: Path) -> LogReader:
     """Records of the file. Raises OSError, while iterating, if it cannot be opened."""
-
-    def make_converter(_: Mapping[str, Any]) -> RowConverter:
-        return RowConverter(run=log_stem(path))
-
-    def rows(reader: LogReader) -> Iterator[Row | LoggedConfig | None]:
-        if (config := read_config_file(path)) is not None:
-            yield config
-        yield from _follow_rows(path, reader)
-
-    return row_reader(make_converter, rows)
+    return file_reader(path, log_stem(path), lambda reader: _follow_rows(path, reader))
 
 
 def _follow_rows(path: Path, reader: LogReader) -> Iterator[Row | None]:

@@ -6,9 +6,8 @@ header line replaces the column names from there on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from sentinel.readers import deepspeed_csv
 from sentinel.readers.cells import (
@@ -19,10 +18,9 @@ from sentinel.readers.cells import (
     split_cells,
 )
 from sentinel.readers.lines import read_lines
-from sentinel.readers.log_config import LoggedConfig, read_config_file
 from sentinel.readers.log_file import log_stem, uncompressed_name
-from sentinel.readers.log_reader import HEAD_BYTES, LogReader, LogRestartedError, Row, row_reader
-from sentinel.readers.rows import STEP_KEYS, RowConverter
+from sentinel.readers.log_reader import HEAD_BYTES, LogReader, LogRestartedError, Row, file_reader
+from sentinel.readers.rows import STEP_KEYS
 
 FORMAT_NAME = "CSV"
 
@@ -40,18 +38,9 @@ def can_read(path: Path, head: bytes) -> bool:
 
 def read(path: Path) -> LogReader:
     """Records of the file or directory. Raises OSError or ValueError, while iterating."""
-
-    def make_converter(_: Mapping[str, Any]) -> RowConverter:
-        return RowConverter(run=path.resolve().name if path.is_dir() else log_stem(path))
-
-    def rows(reader: LogReader) -> Iterator[Row | LoggedConfig | None]:
-        if (config := read_config_file(path)) is not None:
-            yield config
-        yield from (
-            deepspeed_csv.read_rows(path, reader) if path.is_dir() else _follow_table(path, reader)
-        )
-
-    return row_reader(make_converter, rows)
+    run = path.resolve().name if path.is_dir() else log_stem(path)
+    read_rows = deepspeed_csv.read_rows if path.is_dir() else _follow_table
+    return file_reader(path, run, lambda reader: read_rows(path, reader))
 
 
 def log_files(folder: Path) -> list[Path]:

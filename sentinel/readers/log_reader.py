@@ -6,10 +6,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from sentinel.model.record import Event, Record
-from sentinel.readers.log_config import LoggedConfig, config_record, text_metadata
+from sentinel.readers.log_config import LoggedConfig, config_record, read_config_file, text_metadata
 from sentinel.readers.media import LoggedMedia
 from sentinel.readers.rows import MAX_STEPS_KEYS, RowConverter, start_record
 from sentinel.signals.framework_config import ConfigMetadata
@@ -130,6 +131,17 @@ def row_reader(make_converter: Callable[[Row], RowConverter], iterate_rows: RowS
             return
 
     return LogReader(records)
+
+
+def file_reader(path: Path, run: str, follow: RowSource) -> LogReader:
+    """A LogReader over the rows that `follow` yields, after the configuration beside the log."""
+
+    def rows(reader: LogReader) -> Iterator[Row | LoggedConfig | None]:
+        if (config := read_config_file(path)) is not None:
+            yield config
+        yield from follow(reader)
+
+    return row_reader(lambda _: RowConverter(run=run), rows)
 
 
 def _convert_rows(

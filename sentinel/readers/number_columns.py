@@ -8,20 +8,18 @@ that grow is the step; else rows are counted.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from sentinel.readers import console
 from sentinel.readers.cells import COMMENT, find_separator, split_cells
 from sentinel.readers.console_table import MAX_COLUMNS
 from sentinel.readers.lines import read_lines
-from sentinel.readers.log_config import LoggedConfig, read_config_file
 from sentinel.readers.log_file import log_stem, open_log_file
-from sentinel.readers.log_reader import HEAD_BYTES, LogReader, Row, row_reader
-from sentinel.readers.rows import RowConverter, parse_number
+from sentinel.readers.log_reader import HEAD_BYTES, LogReader, Row, file_reader
+from sentinel.readers.rows import parse_number
 
 FORMAT_NAME = "Columns of numbers"
 
@@ -53,16 +51,11 @@ def can_read(path: Path, head: bytes) -> bool:
 def read(path: Path) -> LogReader:
     """Records of the file. Raises OSError, while iterating, if it cannot be opened."""
 
-    def make_converter(_: Mapping[str, Any]) -> RowConverter:
-        return RowConverter(run=log_stem(path))
-
-    def rows(reader: LogReader) -> Iterator[Row | LoggedConfig | None]:
-        if (config := read_config_file(path)) is not None:
-            yield config
+    def rows(reader: LogReader) -> Iterator[Row | None]:
         if (columns := find_columns(path, is_live=reader.is_live)) is not None:
             yield from _read_rows(path, reader, columns)
 
-    return row_reader(make_converter, rows)
+    return file_reader(path, log_stem(path), rows)
 
 
 def find_columns(path: Path, *, is_live: bool = False) -> Columns | None:
