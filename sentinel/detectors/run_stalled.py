@@ -63,8 +63,9 @@ from sentinel.model.number_ranges import ranges_text
 from sentinel.model.rank_stack import RankStack, find_odd_ranks, parse_stacks
 from sentinel.model.record import HEARTBEAT, PHASE, START, STEP, TRAINING, Record
 
-STACK_WAIT_SECONDS = 2.5
-"""Time after the limit for which a finding waits for stacks that were requested."""
+STACK_WAIT_SECONDS = 10.0
+"""Time after the limit for which a finding waits for stacks that were requested. They take 1.5 s at
+most, unless the agent gets no CPU or another node does not report."""
 
 MAX_RETRANSMISSION_SECONDS = 120.0
 """TCP_RTO_MAX of Linux: the longest time between two retransmissions."""

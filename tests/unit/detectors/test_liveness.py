@@ -358,8 +358,8 @@ def test_a_finding_waits_briefly_for_stacks():
     detector = stalled_detector()
     attributes = {"straggler_ranks": "0,1", "all_behind": "yes", "stacks_pending": "yes"}
 
-    assert detector.update(heartbeat(idle=32.4, **attributes)) is None
-    assert isinstance(detector.update(heartbeat(idle=32.6, **attributes)), Finding)
+    assert detector.update(heartbeat(idle=39.9, **attributes)) is None
+    assert isinstance(detector.update(heartbeat(idle=40.1, **attributes)), Finding)
 
 
 def inactive_heartbeat(seconds, idle, **attributes):
