@@ -44,7 +44,8 @@ class Training:
     seed: int = 0
     model: torch.nn.Sequential = field(init=False)
 
-    def __post_init__(self) -> None:
+    def _build(self) -> None:
+        # Not when it is made, which is when tests are collected: an optimizer imports the compiler.
         torch.manual_seed(self.seed)
         # Some successors of a word are more likely than others, so there is something to learn.
         self.language = torch.distributions.Dirichlet(torch.full((WORDS, WORDS), 0.15)).sample()
@@ -65,6 +66,7 @@ class Training:
         """Train it, with the loss, gradient norm and learning rate of each step."""
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
+        self._build()
         try:
             for step in range(1, self.count + 1):
                 if step == self.resumed:

@@ -17,15 +17,17 @@ def wrapped(optimizer):
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "name"),
+    ("make_optimizer", "name"),
     [
-        (torch.optim.SGD([torch.nn.Parameter(torch.ones(1))]), "SGD"),
-        (wrapped(torch.optim.AdamW([torch.nn.Parameter(torch.ones(1))])), "AdamW"),
-        (wrapped(DummyOptim()), None),
-        (None, None),
+        (lambda: torch.optim.SGD([torch.nn.Parameter(torch.ones(1))]), "SGD"),
+        (lambda: wrapped(torch.optim.AdamW([torch.nn.Parameter(torch.ones(1))])), "AdamW"),
+        (lambda: wrapped(DummyOptim()), None),
+        (lambda: None, None),
     ],
 )
-def test_the_optimizer_in_use_is_named_without_its_wrappers(optimizer, name):
+def test_the_optimizer_in_use_is_named_without_its_wrappers(make_optimizer, name):
     args, state = SimpleNamespace(output_dir="."), SimpleNamespace(max_steps=0)
 
-    assert transformers_metadata(args, state, None, optimizer).get("optimizers") == name
+    metadata = transformers_metadata(args, state, None, make_optimizer())
+
+    assert metadata.get("optimizers") == name
