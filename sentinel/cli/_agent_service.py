@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import signal
@@ -25,9 +24,6 @@ from sentinel.transport.paths import RunIdError, describe_error, list_runs, vali
 
 OOM_SCORE_ABOVE_TRAINER = 500
 """By how much the agent's `oom_score_adj` is above that of the process that started it."""
-OBJECTS_PER_COLLECTION = 20_000
-"""New objects after which the garbage collector runs. With the 700 of Python it takes a sixth of
-the time of a head of 16,384 ranks, whose objects are in no cycles."""
 
 
 def serve_run(run: str, environ: Mapping[str, str]) -> int:
@@ -74,7 +70,6 @@ def _prepare_service(run: str, settings: Settings, output: OutputLog) -> RunServ
         output.redirect(agent.run_directory.path)
         return agent
 
-    gc.set_threshold(OBJECTS_PER_COLLECTION, *gc.get_threshold()[1:])
     service = RunService(build)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(
