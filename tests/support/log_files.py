@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +15,8 @@ from support.event_files import event, event_file, field
 from support.policy_runs import policy_run
 from support.synthetic_runs import rl_run, sft_run
 from support.wandb_files import framed
+
+from sentinel.model.record import Event, Record
 
 Row = dict[str, Any]
 START_TIME = 1.7e9
@@ -161,3 +163,9 @@ FORMATS: Mapping[str, Callable[[Path, Sequence[Row]], Path]] = {
         number_columns,
     )
 }
+
+
+def logged_config(records: Iterable[Record | None]) -> dict[str, float | str]:
+    """Numbers and texts of all METADATA records."""
+    parsed = [each for each in records if each and each.event is Event.METADATA]
+    return {name: x for each in parsed for name, x in {**each.values, **each.attributes}.items()}

@@ -4,103 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
+from support.log_files import logged_config
 
-from sentinel.model.record import WHOLE_RUN, Event
+from sentinel.model.record import Event
 from sentinel.readers import csv, jsonl, tensorboard, trackio, trainer_state
 from sentinel.readers.format_detection import open_log
 from sentinel.readers.log_config import read_config_file
 from sentinel.signals.framework_config import parse_framework_config
 
-TRACKED = """
-import json
-from types import SimpleNamespace
-from transformers.integrations import TensorBoardCallback, TrackioCallback, WandbCallback
-from trl import GRPOConfig
-from sentinel.client.capture.framework_metadata import transformers_metadata
-
-args = GRPOConfig(
-    output_dir="out", learning_rate=3e-6, beta=0.02, max_steps=400, save_steps=50, bf16=False,
-    num_generations=4, per_device_train_batch_size=4, use_cpu=True, report_to=[], project="proj",
-)
-state = SimpleNamespace(
-    is_world_process_zero=True, is_hyper_param_search=False, trial_name=None, trial_params=None,
-    max_steps=400, save_steps=50, global_step=0, num_train_epochs=1,
-)
-control = SimpleNamespace()
-for make in (TensorBoardCallback, TrackioCallback, WandbCallback):
-    callback = make()
-    callback.on_train_begin(args, state, control, model=None)
-    for step in range(1, 6):
-        state.global_step = step
-        callback.on_log(args, state, control, logs={"loss": 1.0 / step, "kl": 0.01}, model=None)
-    if make is TrackioCallback:
-        callback._trackio.finish()
-    elif make is WandbCallback:
-        callback._wandb.finish()
-    else:
-        callback.tb_writer.close()
-with open("client.json", "w") as file:
-    json.dump(transformers_metadata(args, state, None), file)
-"""
-
-
-@pytest.fixture(scope="module")
-def tracked(tmp_path_factory):
-    """Logs of a TRL run by transformers' own callbacks, and the client's metadata of it."""
-    for needed in ("trl", "wandb", "trackio", "tensorboard"):
-        pytest.importorskip(needed)
-    folder = tmp_path_factory.mktemp("tracked")
-    environ = {
-        "TRACKIO_DIR": str(folder / "trackio"),
-        "WANDB_DIR": str(folder),
-        "WANDB_MODE": "offline",
-        "WANDB_SILENT": "true",
-        "TENSORBOARD_LOGGING_DIR": str(folder / "runs"),
-        "HF_HUB_OFFLINE": "1",
-    }
-    subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", TRACKED],
-        cwd=folder,
-        env={**os.environ, **environ},
-        check=True,
-        timeout=300,
-    )
-    return folder
-
-
-def logged_config(records):
-    """Numbers and texts of all METADATA records."""
-    parsed = [r for r in records if r and r.event is Event.METADATA]
-    return {name: x for r in parsed for name, x in {**r.values, **r.attributes}.items()}
-
 
 def kinds(records):
     return [record.event.value for record in records]
-
-
-@pytest.mark.parametrize("kind", ["tensorboard", "trackio", "wandb"])
-def test_the_config_in_a_tracker_equals_that_of_the_client(tracked, kind):
-    pattern = {"tensorboard": "runs", "trackio": "trackio/*.db", "wandb": "wandb/offline-run-*"}[
-        kind
-    ]
-    (path,) = tracked.glob(pattern)
-    records = list(open_log(path))
-    expected = json.loads((tracked / "client.json").read_text())
-    assert kinds(records)[:3] == ["start", "metadata", "step"]
-    logged = logged_config(records)
-    assert logged.pop("save_steps") == "50", "a number only for logs with saves"
-    assert logged["algorithm"] == "grpo"
-    assert {name: expected[name] for name in logged if name != "model"} == logged
-    assert set(expected) - set(logged) <= {
-        "save_steps", "output_dir", "framework_version", "model",
-        "torch", "transformers", "accelerate", "trl", "peft", "deepspeed", "vllm", "datasets",
-    }  # fmt: skip
-    assert {r.rank for r in records} == {WHOLE_RUN}
-    assert [r.step for r in records if r.event is Event.STEP] == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
