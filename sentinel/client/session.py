@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 NAME_KEY, TIER_KEY, ON_CRITICAL_KEY = "monitor/name", "monitor/tier", "monitor/on_critical"
 """Metadata keys of arguments that are settings of the agent."""
+CHECKS_KEY = "monitor/checks"
+"""Metadata key that is present if the checks are switched off."""
 _MAX_CLAIM_TRIES = 8
 """Number of attempts that other processes may claim first before `claim_ring` gives up."""
 
@@ -208,6 +210,7 @@ def start_attributes(identity: Identity, arguments: MonitorArguments) -> dict[st
         "local_world_size": identity.local_world_size,
         TIER_KEY: arguments.tier,
         ON_CRITICAL_KEY: arguments.on_critical,
+        CHECKS_KEY: None if arguments.checks else "off",
         "save_steps": arguments.save_steps,
         "max_steps": arguments.max_steps,
         "host": identity.host,

@@ -28,11 +28,12 @@ class Problem(NamedTuple):
 class ReportedCheck(DetectorDefaults):
     """Turns the reports of one check into findings.
 
-    `check` is its name, `problems` what it may find.
+    `check` is its name, `problems` what it may find, `unreported` why there may be no report.
     """
 
     check: ClassVar[str]
     problems: ClassVar[Mapping[str, Problem]]
+    unreported: ClassVar[str] = "The check reported nothing."
     events: ClassVar[frozenset[Event]] = frozenset({CHECK})
     scope: ClassVar[Scope] = Scope.TRAINING
 

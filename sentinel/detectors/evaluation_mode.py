@@ -30,6 +30,10 @@ class EvaluationMode(ReportedCheck):
     """Evaluates the check `mode`."""
 
     check: ClassVar[str] = "mode"
+    unreported: ClassVar[str] = (
+        "No trained module with dropout or batch normalization is known. One of a model that was "
+        "made before the monitored function is not, if its parameters are not asked for inside it."
+    )
     signal: ClassVar[str] = "loss"
     remedy: ClassVar[str] = (
         "Call `model.train()` before each training step that follows an evaluation, and after "

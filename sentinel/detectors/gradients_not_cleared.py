@@ -31,6 +31,9 @@ class GradientsNotCleared(ReportedCheck):
     """Evaluates the check `gradients`."""
 
     check: ClassVar[str] = "gradients"
+    unreported: ClassVar[str] = (
+        "The check needs 4 updates whose gradients are neither sharded nor made in inference mode."
+    )
     signal: ClassVar[str] = "grad_norm"
     remedy: ClassVar[str] = (
         "Call `optimizer.zero_grad()` once for each update, before its first backward pass. Start "

@@ -44,6 +44,10 @@ class RepeatedBatches(ReportedCheck):
     """Evaluates the check `batches`, and compares its evidence between ranks."""
 
     check: ClassVar[str] = "batches"
+    unreported: ClassVar[str] = (
+        "The check needs 6 batches of a DataLoader, with tensors on the CPU. Whether each epoch "
+        "has another order is seen after a whole pass over the data."
+    )
     signal: ClassVar[str] = "loss"
     remedy: ClassVar[str] = "Check what the data loader gives at each step, and on each rank."
     problems: ClassVar[Mapping[str, Problem]] = {

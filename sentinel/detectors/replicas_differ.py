@@ -48,6 +48,10 @@ SUM_CHARS = 8
 class ReplicasDiffer(DetectorDefaults):
     """Compares the evidence of the check `replicas` between ranks."""
 
+    check: ClassVar[str] = "replicas"
+    unreported: ClassVar[str] = (
+        "The check needs 3 updates of a DistributedDataParallel model on two or more ranks."
+    )
     events: ClassVar[frozenset[Event]] = frozenset({CHECK})
     signal: ClassVar[str] = "grad_norm"
     severity: ClassVar[Severity] = Severity.CRITICAL
@@ -68,7 +72,7 @@ class ReplicasDiffer(DetectorDefaults):
         attributes, values = record.attributes, record.values
         if (
             record.event is not CHECK
-            or attributes.get(CHECK_KEY) != "replicas"
+            or attributes.get(CHECK_KEY) != self.check
             or PROBLEM_KEY in attributes
         ):
             return None

@@ -29,6 +29,9 @@ class ScheduleTooFast(ReportedCheck):
     """Evaluates the check `schedule`."""
 
     check: ClassVar[str] = "schedule"
+    unreported: ClassVar[str] = (
+        "The check needs 5 updates with a step of a learning-rate scheduler, and one optimizer."
+    )
     signal: ClassVar[str] = "learning_rate"
     remedy: ClassVar[str] = (
         "Call `scheduler.step()` once for each `optimizer.step()`, after it. If the schedule is "

@@ -46,6 +46,9 @@ class WeightsNotUpdated(ReportedCheck):
     """Evaluates the check `weights`."""
 
     check: ClassVar[str] = "weights"
+    unreported: ClassVar[str] = (
+        "The check needs 8 steps of an optimizer without a closure, outside the backward pass."
+    )
     signal: ClassVar[str] = "loss"
     remedy: ClassVar[str] = (
         f"{_INITIAL} Create the optimizer after the model is copied, wrapped or moved, from "

@@ -121,6 +121,7 @@ def _run_lines(run: JsonObject) -> Iterator[str]:
         for case in cases[:_MAX_CASES]:
             yield ""
             yield from _case_lines(case)
+    yield from _set_up_lines(run["answers"]["api/set-up"])
     results = [each for each in run["results"] if each["last"] is not None][:_MAX_RESULTS]
     if results:
         yield ""
@@ -204,6 +205,20 @@ def _case_lines(case: JsonObject) -> Iterator[str]:
     if remedy := case.get("remedy"):
         yield ""
         yield f"What to do: {_text(remedy, 1500)}"
+
+
+def _set_up_lines(set_up: JsonObject) -> Iterator[str]:
+    """What the checks of the training found, and the facts; nothing without checks."""
+    if not set_up["checks"]:
+        return
+    yield ""
+    yield "## Set-up"
+    yield ""
+    names = ("check", "result", "evidence", "remedy")
+    rows = ([_text(each[name]) for name in names] for each in set_up["checks"])
+    yield from _table([name.capitalize() for name in names], rows)
+    yield ""
+    yield "; ".join(f"{_text(each['name'])}: {_text(each['value'])}" for each in set_up["facts"])
 
 
 def _insight_rows(answers: JsonObject) -> Iterator[Sequence[Any]]:

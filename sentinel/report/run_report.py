@@ -76,6 +76,9 @@ class ReportReader(SeriesReader, Protocol):
     def media_body(self, number: int, /) -> tuple[str, bytes]:
         """Content type and content of one of them."""
 
+    def set_up(self) -> JsonObject:
+        """What the checks of the training found, and facts of its configuration."""
+
     def has_layers(self) -> bool:
         """Whether statistics of layers are stored."""
 
@@ -154,6 +157,7 @@ def _collect(run: ReportedRun, max_bytes: int, *, include_samples: bool) -> Json
         "api/timeline": reader.timeline(),
         "api/incidents": reader.incidents()[:_MAX_INCIDENTS],
         "api/cases": cases,
+        "api/set-up": reader.set_up(),
         "api/deliveries": reader.deliveries(limit=_MAX_DELIVERIES),
         "api/samples": samples,
         "api/sample-steps": sorted(Counter(each["step"] for each in samples).items()),

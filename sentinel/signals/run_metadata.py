@@ -38,6 +38,12 @@ PROJECT_KEY, TAGS_KEY = "sentinel/project", "sentinel/tags"
 NAME_KEY = "monitor/name"
 """Metadata with the name that the user gave the run, of which its id has letters and digits."""
 
+CHECKS_KEY = "monitor/checks"
+"""Metadata that is present if the checks of the training are switched off."""
+
+SET_UP_KEY_PREFIX = "set_up/"
+"""Prefix of metadata that are facts of the set-up, such as `set_up/trainable_share`."""
+
 
 def join_tags(tags: Iterable[str]) -> str:
     """The tags as one text of the metadata.

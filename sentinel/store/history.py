@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from heapq import merge
 from itertools import islice
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from sentinel.model.checkpoint_clause import fit_checkpoint_clause
 from sentinel.model.incident import Incident, IncidentKey, IncidentState
 from sentinel.model.json_safe import json_safe
-from sentinel.model.record import PROBLEM_KEY, WHOLE_RUN, Event, Record
+from sentinel.model.record import CHECK_KEY, PROBLEM_KEY, WHOLE_RUN, Event, Record
 from sentinel.pipeline.incidents import KnownEpisode
 from sentinel.signals.hardware import NODE_SIGNALS
 from sentinel.store import cases
@@ -56,6 +56,16 @@ select (select count(*) from step) - (select count(*) from step where event <> '
 _EVENT_COUNT_SQL = f"""
 select (select count(*) from step where event <> 'step' and event = :event) + {_THINNED_COUNT}
 """  # noqa: S608
+_CHECKS_SQL = f"""
+select {_ROW_COLUMNS} from step where event <> 'step' and event = 'check' and id > (
+    select coalesce(max(id), 0) from step
+    where event <> 'step' and event in ('start', 'new_training'))
+order by id
+"""  # noqa: S608
+_BEGAN_SQL = """
+select coalesce(max(time), 0) from step
+where event <> 'step' and event in ('start', 'new_training')
+"""
 _LAYER_ROWS_SQL = "select id from step where event <> 'step' and event = 'layers' order by id"
 _RESTORED_EVENTS = ("start", "save", "eval", "stop", "new_training")
 
@@ -69,8 +79,8 @@ class History:
     """Rows of the tables `step`, `block`, `metadata`, `incident`, `case_history`, `threshold`.
 
     Records of single ranks are not stored: the combined record holds their spread. Heartbeats are
-    stored if they have values of the node, METADATA records if they change anything, and CHECK
-    records if they are results and not the evidence of one rank. Of LAYERS
+    stored if they have values of the node, METADATA records if they change anything, and of CHECK
+    records that are evidence the first of each rank, without what is compared. Of LAYERS
     records at most `MAX_LAYER_ROWS` are stored, the older ones farther apart. A row that
     cannot be decoded raises DamagedContentError. Make a new history after a rollback.
     """
@@ -79,6 +89,8 @@ class History:
     _packer: RecordPacker = field(default_factory=RecordPacker)
     _layer_count: int = MAX_LAYER_ROWS
     """Records of layers that are stored, at most; they are counted at the first one."""
+    _evidence: set[tuple[int, str, float]] = field(default_factory=set)
+    """Attempt, check and rank of the evidence that is stored."""
 
     def update(self, result: Result) -> None:
         """Store the record, incidents and cases of the result in the caller's transaction."""
@@ -86,8 +98,8 @@ class History:
         is_stored = self.run_metadata.update(record)
         if record.event is Event.HEARTBEAT:
             is_stored = not NODE_SIGNALS.isdisjoint(record.values)
-        elif record.event is Event.CHECK:
-            is_stored = PROBLEM_KEY in record.attributes
+        elif record.event is Event.CHECK and PROBLEM_KEY not in record.attributes:
+            record, is_stored = self._reduce_evidence(record)
         elif record.event not in {Event.METADATA, Event.ONSET}:
             is_stored = True
         if record.rank == WHOLE_RUN and is_stored:
@@ -140,6 +152,15 @@ class History:
                 blob,
             ),
         )
+
+    def _reduce_evidence(self, record: Record) -> tuple[Record, bool]:
+        """The record without the evidence itself, and whether it is the first of its rank."""
+        check = record.attributes.get(CHECK_KEY, "")
+        key = record.attempt, check, record.values.get("rank", 0.0)
+        is_first = record.rank == WHOLE_RUN and key not in self._evidence
+        if is_first:
+            self._evidence.add(key)
+        return replace(record, attributes={CHECK_KEY: check}), is_first
 
     def _thin_layers(self) -> None:
         """Delete every second of the older records of layers, if there are too many."""
@@ -257,6 +278,15 @@ class History:
         for event in _RESTORED_EVENTS:
             rows += self.connection.execute(_LATEST_OF_EVENT_SQL, [event]).fetchall()
         return [self._row_record(run, row) for _, *row in sorted(rows)]
+
+    def check_records(self) -> list[Record]:
+        """What checks reported in the newest attempt and training of the run, oldest first."""
+        return [self._row_record("", row) for row in self.connection.execute(_CHECKS_SQL)]
+
+    def began(self) -> float:
+        """When the newest attempt and training began, in seconds since the epoch; 0 if unknown."""
+        ((time,),) = self.connection.execute(_BEGAN_SQL).fetchall()
+        return float(time)
 
     def _row_record(self, run: str, row: Sequence[Any]) -> Record:
         *header, layout, blob = row

@@ -24,6 +24,7 @@ from sentinel.store.history import History
 from sentinel.store.layer_grid import has_layers, layer_grid
 from sentinel.store.run_metadata import RunMetadataStore
 from sentinel.store.run_series import Report, RunSeries, Window, ignore
+from sentinel.store.set_up import read_set_up
 from sentinel.store.storage_monitor import reading_storage
 from sentinel.store.thresholds import read_thresholds
 from sentinel.store.timeline import build_timeline
@@ -236,6 +237,11 @@ class RunReader:
         """The metadata of the run by name."""
         with self._reading() as connection:
             return finite(RunMetadataStore(connection).as_dict())
+
+    def set_up(self) -> dict[str, Any]:
+        """What the checks of the training found, and facts of its configuration; `read_set_up`."""
+        with self._reading() as connection:
+            return read_set_up(connection)
 
     def media(self, kind: str | None = None, limit: int = 200) -> list[dict[str, Any]]:
         """The newest logged images and histograms, see `newest_media`."""

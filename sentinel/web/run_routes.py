@@ -230,6 +230,7 @@ class RunRoutes:
             "deliveries": lambda view, request: view.reader.deliveries(_limit(request)),
             "media": _media,
             "layers": _layers,
+            "set-up": lambda view, _: view.reader.set_up(),
             "insight": lambda view, _: list_artifacts(view.directory),
             "note": lambda view, _: view.notes.read(),
         }

@@ -292,6 +292,23 @@ interface Threshold {
   value: Values;
 }
 
+/** GET api/set-up. */
+interface SetUp {
+  checks: SetUpCheck[];
+  facts: { name: string; value: string }[];
+}
+
+interface SetUpCheck {
+  check: string;
+  detector: string;
+  result: "found" | "passed" | "not checked";
+  /** Of what was found. */
+  severity: string;
+  step: number | null;
+  evidence: string;
+  remedy: string;
+}
+
 interface Delivery {
   sink: string;
   state: string;

@@ -25,6 +25,7 @@ import { createMedia } from "./sections/media.js";
 import { createDeliveries } from "./sections/deliveries.js";
 import { createCoverage } from "./sections/coverage.js";
 import { createSettings } from "./sections/settings.js";
+import { createSetUp } from "./sections/set_up.js";
 
 const SECTIONS = [
   createCases,
@@ -32,6 +33,7 @@ const SECTIONS = [
   createCurves,
   createRankMap,
   createInsightSections,
+  createSetUp,
   createMachineCurves,
   createSignals,
   createRanks,

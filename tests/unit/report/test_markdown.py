@@ -23,6 +23,7 @@ def report(name="r", metadata=None, cases=(), verdict="Fine."):
         "api/cases": list(cases),
         "api/incidents": [],
         "api/deliveries": [],
+        "api/set-up": {"checks": [], "facts": [{"name": "Ranks", "value": "2"}]},
     }
     run = {"name": name, "verdict": {"title": "Healthy", "text": verdict}, "results": []}
     return {"generated": 0.0, "runs": [{**run, "answers": answers}], "comparison": None}
@@ -35,6 +36,15 @@ def test_a_case_has_its_steps_its_evidence_and_what_to_do():
     assert "| 5 | 6 | - | 4 |" in text
     assert "- KL is 9 nats\n" in text
     assert "What to do: Lower `learning_rate`." in text
+
+
+def test_the_set_up_is_there_if_the_training_was_checked():
+    checked = report()
+    check = {"check": "mode", "result": "found", "evidence": "`eval()`", "remedy": "a|b"}
+    checked["runs"][0]["answers"]["api/set-up"]["checks"] = [check]
+
+    assert "## Set-up" not in markdown_report(report())
+    assert "| mode | found | `eval()` | a\\|b |\n\nRanks: 2\n" in markdown_report(checked)
 
 
 @pytest.mark.parametrize(
