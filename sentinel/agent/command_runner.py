@@ -57,7 +57,7 @@ def run_command(command: list[str], name: str | None, config: Path | None) -> in
     if config is not None and not config.is_file():
         print_message(f"--config {config}: no such file.")
         return EXIT_USAGE_ERROR
-    if _is_missing(command[0]):
+    if is_missing(command[0]):
         return _report_missing(command[0])
     return CommandRunner(command, name, config).run()
 
@@ -69,7 +69,7 @@ def _report_missing(program: str) -> int:
     return EXIT_NOT_FOUND
 
 
-def _is_missing(program: str) -> bool:
+def is_missing(program: str) -> bool:
     """Whether there is no such file; False where a folder of its path may not be searched."""
     folders = [""] if "/" in program else os.get_exec_path()
     for folder in folders:
@@ -98,7 +98,7 @@ class CommandRunner:
         if environ.get(LAUNCHER_PID_VARIABLE) or environ.get("SENTINEL_OFF", "0") not in {"", "0"}:
             exec_command(self.command, environ)
         try:
-            launch = self._publish_launch()
+            launch = self.publish_launch()
             guard = CommandGuard(launch.run, agent_environment(environ, None))
         except (OSError, ValueError) as error:
             print_message(f"{describe_error(error)} The command runs without monitoring.")
@@ -119,10 +119,13 @@ class CommandRunner:
         code = wait_for_command(pid, supervisor.poll, on_stop_signal)
         # A signal that kills the command may kill the agent too, which then takes a moment to exit.
         wait_seconds = KILLED_WAIT_SECONDS if code == 128 + signal.SIGKILL else 0.0
-        self._publish_exit(received[0].with_exit(code, time.time()), supervisor, wait_seconds)
+        ended = received[0].with_exit(code, time.time())
+        if not publish_exit(ended, supervisor, wait_seconds):
+            print_message("no training found in this command, so nothing was monitored.")
         return code
 
-    def _publish_launch(self) -> LaunchStatus:
+    def publish_launch(self) -> LaunchStatus:
+        """Write the status of a command that begins now. Raises OSError, ValueError."""
         name = self.name or run_name_from_command(self.command)
         run = os.environ.get("SENTINEL_RUN_ID") or derive_run_id(name, {}, is_alone=True)
         launch = LaunchStatus(
@@ -135,22 +138,25 @@ class CommandRunner:
         launch.write()
         return launch
 
-    def _publish_exit(
-        self, launch: LaunchStatus, supervisor: AgentSupervisor, wait_seconds: float
-    ) -> None:
-        try:
-            has_rings = bool(list_rings(launch.run))
-            is_monitored = has_rings or launch.has_failed
-            if is_monitored or supervisor.has_started:
-                launch.write()
-                supervisor.release(wait_seconds)
-            else:
-                launch.remove()
-        except OSError as error:
-            print_message(f"{describe_error(error)} The exit of the command is not reported.")
-            return
-        if not is_monitored:
-            print_message("no training found in this command, so nothing was monitored.")
+
+def publish_exit(
+    launch: LaunchStatus, supervisor: AgentSupervisor, wait_seconds: float = 0.0
+) -> bool:
+    """Let the agent report the exit of the command; whether there is anything to report.
+
+    An agent that exits within `wait_seconds` is started again.
+    """
+    try:
+        is_monitored = bool(list_rings(launch.run)) or launch.has_failed
+        if is_monitored or supervisor.has_started:
+            launch.write()
+            supervisor.release(wait_seconds)
+        else:
+            launch.remove()
+    except OSError as error:
+        print_message(f"{describe_error(error)} The exit of the command is not reported.")
+        return True
+    return is_monitored
 
 
 def command_environment(
@@ -179,8 +185,16 @@ def run_name_from_command(command: list[str]) -> str:
     return Path(script).stem
 
 
-def start_command(command: list[str], environ: Mapping[str, str], guard: CommandGuard) -> int:
-    """Start the command and return its process id; blocks signals for `wait_for_command`."""
+def start_command(
+    command: list[str],
+    environ: Mapping[str, str],
+    guard: CommandGuard,
+    prepare: Callable[[], None] = lambda: None,
+) -> int:
+    """Start the command and return its process id; blocks signals for `wait_for_command`.
+
+    `prepare` is called in its process before the command.
+    """
     # Our parent may have set SIGCHLD to be ignored, which is inherited.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {*FORWARDED_SIGNALS, signal.SIGCHLD})
@@ -190,6 +204,7 @@ def start_command(command: list[str], environ: Mapping[str, str], guard: Command
     try:
         # From here, so that there is no moment without a guard.
         guard.watch(os.getpid())
+        prepare()
         # Python ignores these two, and a command would inherit that.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
@@ -242,10 +257,10 @@ def exec_command(command: list[str], environ: Mapping[str, str]) -> NoReturn:
     os._exit(status)
 
 
-def print_message(message: str) -> None:
-    """Print one line to stderr, beside the output of the command."""
+def print_message(message: str, command: str = "run") -> None:
+    """Print one line of that command of ours to stderr, beside the output of the user's."""
     # The caller may have closed it, or its reader may be gone.
     if sys.stderr is not None:
         with suppress(OSError):
-            sys.stderr.write(f"sentinel run: {message}\n")
+            sys.stderr.write(f"sentinel {command}: {message}\n")
             sys.stderr.flush()

@@ -11,10 +11,12 @@ import functools
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.machinery import ModuleSpec
 from typing import Any
 
 from sentinel.client.auto_session import begin_auto_session
+from sentinel.client.capture.owned_modules import SeenModules
 from sentinel.client.import_hook import ImportHook
 from sentinel.client.session import current_session
 from sentinel.transport.process import Process
@@ -28,6 +30,7 @@ class AutoStart:
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
+        self._seen_modules = SeenModules()
         # The hook for torch appends the second one, immediately if torch is already imported.
         self._import_hooks: list[ImportHook] = []
         self._import_hooks.insert(0, ImportHook("torch", self._on_torch_imported))
@@ -56,6 +59,8 @@ class AutoStart:
 
             for owner in (torch.Tensor, torch.autograd):
                 self._patch(owner, "backward", decorate)
+            self._observe(torch.nn.Module, "named_parameters")
+            self._observe(torch.nn.parallel.DistributedDataParallel, "__init__")
             handle = optim.register_optimizer_step_pre_hook(decorate(self._before_optimizer_step))
             self._undo.append(handle.remove)
         except Exception:
@@ -73,13 +78,24 @@ class AutoStart:
                 return vars(owner)[name](*args, **kwargs)
             return original(*args, **kwargs)
 
-        def undo() -> None:
-            if vars(owner)[name] is patched:
-                setattr(owner, name, original)
-
         patched = decorate(starting)
         setattr(owner, name, patched)
-        self._undo.append(undo)
+        self._undo.append(functools.partial(_restore, owner, name, patched, original))
+
+    def _observe(self, owner: Any, name: str) -> None:
+        """Remember modules of which that method is called: a model is made before it trains."""
+        original, seen = vars(owner)[name], self._seen_modules
+        is_compiling = sys.modules["torch"].compiler.is_compiling
+
+        @functools.wraps(original)
+        def observing(module: Any, *args: Any, **kwargs: Any) -> Any:
+            if id(module) not in seen.references and not is_compiling():
+                with suppress(Exception):
+                    seen.add(module)
+            return original(module, *args, **kwargs)
+
+        setattr(owner, name, observing)
+        self._undo.append(functools.partial(_restore, owner, name, observing, original))
 
     def _before_optimizer_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG002
         """Start after a step whose backward pass was not observed.
@@ -100,9 +116,17 @@ class AutoStart:
             process = Process.current()
             os.environ[PARENT_RANK_VARIABLE] = f"{process.pid} {process.start_ticks}"
             begin_auto_session()
+            self._pass_modules()
         except Exception:
             return False
         return True
+
+    def _pass_modules(self) -> None:
+        """Let the checks of the session look among the modules that were seen before it."""
+        session = current_session()
+        if session is not None and session.loop is not None:
+            for module in self._seen_modules.modules():
+                session.loop.seen_modules.add(module)
 
     def _uninstall(self) -> bool:
         """Undo all patches. Returns whether there were any."""
@@ -110,6 +134,12 @@ class AutoStart:
         for each in reversed(undo):
             each()
         return bool(undo)
+
+
+def _restore(owner: Any, name: str, patched: Any, original: Any) -> None:
+    """Put the original back, unless another one has replaced the function since."""
+    if vars(owner)[name] is patched:
+        setattr(owner, name, original)
 
 
 def _is_child_of_monitored_rank() -> bool:

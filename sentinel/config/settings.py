@@ -93,6 +93,8 @@ Its incident is resolved as soon as the records allow, since people wait for it.
 
 A drill asks its agent, which it could not if the web configuration requires client certificates.
 """
+_PREFLIGHT_SETTINGS = {**_DRILL_SETTINGS, "linger_seconds": 0.0, "sinks": {}}
+"""A preflight sends nothing: its result is printed."""
 _LOGIN_SETTINGS = ("token", "token_file", "web_config_file")
 _HEAD_ADDRESS_PATTERN = (
     r"^([^\s:\[\]]*|\[[^\s\[\]]+\])(:\d{1,5})?$"  # host, or host:port, or [address]:port
@@ -173,7 +175,8 @@ class Settings(BaseModel):
     are the commands that are sent to the trainer. `targets_group` is the group, by name or id, of a
     Prometheus of another user, which may then read `targets/`. `cluster` is for runs on several
     nodes, `privacy` limits which texts are stored, and `history` how much is stored. `drill` is set
-    by `sentinel chaos`: every notification is marked as a drill.
+    by `sentinel chaos`: every notification is marked as a drill; `preflight` by `sentinel
+    preflight`: no notification is sent.
     """
 
     model_config = ConfigDict(
@@ -212,6 +215,7 @@ class Settings(BaseModel):
     privacy: PrivacySettings = Field(default_factory=PrivacySettings)
     history: HistorySettings = Field(default_factory=HistorySettings)
     drill: bool = False
+    preflight: bool = False
     _config_errors: dict[str, str] = PrivateAttr(default_factory=dict)
     _routes: dict[str, Route] = PrivateAttr(default_factory=dict)
 
@@ -287,6 +291,8 @@ def load_agent_settings(environ: Mapping[str, str] | None = None) -> Settings:
         _lock(name, sources)
     settings.config_errors.update(errors)
     settings = settings.model_copy(update=_private_settings(errors))
+    if settings.preflight:
+        return settings.model_copy(update=_PREFLIGHT_SETTINGS)
     return settings.model_copy(update=_DRILL_SETTINGS) if settings.drill else settings
 
 

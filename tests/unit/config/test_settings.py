@@ -133,7 +133,7 @@ def test_every_other_variable_of_ours_is_not_a_setting(read):
 
     assert ours >= {"SENTINEL_PARENT_RANK", "SENTINEL_LAUNCHER_PID", "SENTINEL_REQUIRE_FRAMEWORKS"}
     settings = {"SENTINEL_CONFIG", "SENTINEL_DRILL", "SENTINEL_CLUSTER__HEAD"}
-    settings.add("SENTINEL_LINGER_SECONDS")
+    settings |= {"SENTINEL_LINGER_SECONDS", "SENTINEL_PREFLIGHT"}
     assert read(dict.fromkeys(ours - settings, "1")) == Settings()
 
 
