@@ -47,7 +47,7 @@ from sentinel.transport.paths import (
 )
 from sentinel.transport.ring import read_header
 
-AGENT_END_SECONDS = 30.0
+AGENT_END_SECONDS = 120.0
 """How long the agent may take to process what is left once the command has ended."""
 _POLL_SECONDS = 0.05
 _UNSET_VARIABLES = ("SENTINEL_RUN_ID", LAUNCHER_PID_VARIABLE, "SENTINEL_PARENT_RANK")

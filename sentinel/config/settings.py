@@ -93,7 +93,7 @@ Its incident is resolved as soon as the records allow, since people wait for it.
 
 A drill asks its agent, which it could not if the web configuration requires client certificates.
 """
-_PREFLIGHT_SETTINGS = {**_DRILL_SETTINGS, "linger_seconds": 0.0, "sinks": {}}
+_PREFLIGHT_SETTINGS = {**_DRILL_SETTINGS, "actions": {}, "linger_seconds": 0.0, "sinks": {}}
 """A preflight sends nothing: its result is printed."""
 _LOGIN_SETTINGS = ("token", "token_file", "web_config_file")
 _HEAD_ADDRESS_PATTERN = (

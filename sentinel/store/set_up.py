@@ -68,14 +68,15 @@ def read_set_up(connection: sqlite3.Connection) -> dict[str, Any]:
     """
     history = History(connection)
     metadata = history.run_metadata.as_dict()
-    # A client reports the states of its patches.
     states = {key: str(text) for (key, _), text in history.run_metadata.patch_states.items()}
     records = defaultdict[str, list[Record]](list)
     for record in history.check_records():
         records[record.attributes.get(CHECK_KEY, "")].append(record)
     problems = open_problems(history)
     checks = []
-    for name, kind in plugins.load_classes("detectors").items() if states or records else ():
+    # A client reports its process.
+    is_live = "pid" in metadata or bool(records)
+    for name, kind in plugins.load_classes("detectors").items() if is_live else ():
         if check := check_name(kind):
             result = (
                 problems.get(name)

@@ -16,6 +16,8 @@ from support.stored_homes import write_run
 from sentinel.metrics.stored_state import stored_state
 from sentinel.model.incident import Resolution
 from sentinel.model.notification import NotificationReason
+from sentinel.model.record import WHOLE_RUN, Event, Record
+from sentinel.pipeline.engine import Result
 from sentinel.store import notification_codec
 from sentinel.store.cases import store_case
 from sentinel.store.database import connect
@@ -43,6 +45,9 @@ def url(tmp_path_factory):
     """A run whose policy collapsed until it ended, and whose case was acknowledged later."""
     database = write_run(tmp_path_factory.mktemp("home"), run=RUN, steps=160, fault_at=110)
     with closing(connect(database)) as connection:
+        passed = {"check": "weights", "problem": ""}
+        report = Record(RUN, WHOLE_RUN, 8, 9.0, Event.CHECK, {"rank": 0.0}, passed)
+        History(connection).update(Result(report))
         for (text,) in connection.execute("select notification from case_history").fetchall():
             case = notification_codec.decode(text)
             for incident in case.incidents:
@@ -150,6 +155,15 @@ def test_samples_are_found_compared_and_sorted(page):
     expect(side.nth(0).locator("del")).not_to_have_count(0)
     expect(side.nth(1)).to_contain_text("Step 100")
     expect(side.nth(1).locator("ins").last).to_have_text("100")
+
+
+def test_the_set_up_lists_each_check(page):
+    assert section(page, "set-up").locator(".note").inner_text().startswith("1 passed, ")
+    section(page, "set-up").locator("summary").click()
+    row = section(page, "set-up").get_by_role("row").nth(1)
+    expect(row).to_contain_text("Reported at step 8 by rank 0.")
+    expect(row.get_by_role("link")).to_have_attribute("href", re.compile("weights_not_updated$"))
+    expect(section(page, "set-up")).to_contain_text("two or more ranks")
 
 
 def test_deliveries_and_coverage_are_listed(page):

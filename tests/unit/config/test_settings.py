@@ -137,6 +137,19 @@ def test_every_other_variable_of_ours_is_not_a_setting(read):
     assert read(dict.fromkeys(ours - settings, "1")) == Settings()
 
 
+def test_a_preflight_sends_nothing():
+    environ = {
+        "SENTINEL_PREFLIGHT": "true",
+        "SENTINEL_SINKS__COMMAND__COMMAND": "/bin/true",
+        "SENTINEL_PING_URL": "https://ping.example/x",
+        "SENTINEL_DISABLE": "loss_plateau",
+    }
+    settings = load_agent_settings(environ)
+
+    assert (settings.sinks, settings.ping_url, settings.baselines) == ({}, None, False)
+    assert settings.disable == ["loss_plateau"]
+
+
 def test_detectors_are_built_with_their_settings_and_without_the_disabled(read, tmp_path):
     (tmp_path / "sentinel.toml").write_text(TOML)
     factories = build_detectors(read())

@@ -27,6 +27,7 @@ export function createSetUp(page) {
     { title: "Remedy", className: "long" },
   ]);
   const facts = createTable("Facts of the set-up", ["Fact", { title: "Value", className: "long" }]);
+  const heading = element("h3", "Facts", "group");
   const empty = emptyState("No training was checked: this run was read from a log.");
   /** @type {SetUp} */
   let shown = { checks: [], facts: [] };
@@ -38,17 +39,17 @@ export function createSetUp(page) {
       checks.setRows(shown.checks.map((each) => checkRow(page, each)));
       facts.setRows(shown.facts.map(({ name, value }) => [name, value]));
       checks.element.hidden = !shown.checks.length;
-      facts.element.hidden = !shown.facts.length;
+      heading.hidden = facts.element.hidden = !shown.facts.length;
       empty.hidden = shown.checks.length > 0;
     },
     () => page.frame.refresh("set-up"),
   );
-  checks.element.hidden = facts.element.hidden = empty.hidden = true;
+  checks.element.hidden = heading.hidden = facts.element.hidden = empty.hidden = true;
   return {
     id: "set-up",
     title: "Set-up",
     isClosed: true,
-    element: container("div", "", loader.element, checks.element, empty, facts.element),
+    element: container("div", "", loader.element, checks.element, empty, heading, facts.element),
     note: () =>
       ["found", "passed", "not checked"]
         .map((result) => `${count(shown, result)} ${result}`)

@@ -1,0 +1,124 @@
+"""`sentinel preflight` of real trainings, and the end of a process group."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from sentinel.agent import process_tree
+
+TIMEOUT_SECONDS = 240.0
+TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+
+RANK = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+torch.manual_seed(dist.get_rank())
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.1), torch.nn.Linear(8, 1))
+replica = torch.nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.AdamW(model.parameters())
+while True:
+    optimizer.zero_grad()
+    # Without the wrapper: the gradients are not averaged.
+    model(torch.randn(4, 8)).square().mean().backward()
+    optimizer.step()
+    with open(f"rank-{dist.get_rank()}", "w") as file:
+        file.write("weights")
+"""
+
+LOOP = """
+import sentinel
+assert input() == "yes"
+print("begins")
+
+@sentinel.monitor
+def train():
+    for step in range(7):
+        sentinel.log({"loss": 1.0}, step=step)
+
+train()
+"""
+
+pytestmark = pytest.mark.usefixtures("isolated_commands")
+
+
+def preflight(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "sentinel", "preflight", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+        **options,
+    )
+
+
+def test_two_ranks_that_are_no_longer_equal_are_found(tmp_path):
+    (tmp_path / "train.py").write_text(RANK)
+    done = preflight("--json", "--", sys.executable, *TORCHRUN, "train.py")
+
+    assert done.returncode == 3, done.stderr
+    found = json.loads(done.stdout)
+    checks = {each["check"]: each for each in found["checks"]}
+    assert {name: each["result"] for name, each in checks.items()} == {
+        "replicas": "found",
+        "gradients": "passed",
+        "mode": "passed",
+        "weights": "passed",
+        "batches": "not checked",
+        "schedule": "not checked",
+    }
+    assert checks["replicas"]["severity"] == "critical"
+    assert checks["replicas"]["remedy"]
+    assert (found["ranks"], found["exit_status"], found["was_killed"]) == (2, None, False)
+    assert found["updates"] >= 20
+    assert sorted(found["written"]) == ["rank-0", "rank-1"]
+    # Nothing of sentinel, neither here nor where runs are stored otherwise.
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["rank-0", "rank-1", "train.py"]
+    assert {"Ranks", "Optimizer"} <= {each["name"] for each in found["facts"]}
+
+
+def test_a_decorated_training_reads_its_input_and_may_be_too_short(tmp_path):
+    (tmp_path / "train.py").write_text(LOOP)
+    done = preflight("--", sys.executable, "train.py", input="yes\n")
+
+    assert done.returncode == 4, done.stderr
+    assert "The command ended with status 0 after 7 of 20 updates." in done.stdout
+    assert "not checked" in done.stdout
+    assert "begins" in done.stderr
+    assert "begins" not in done.stdout
+
+
+def test_a_group_ends_with_what_ignores_sigterm_and_what_has_left_it(monkeypatch):
+    monkeypatch.setattr(process_tree, "GRACE_SECONDS", 1.0)
+    code = """
+import signal, subprocess, sys, time
+waiting = [sys.executable, "-c", "import time; time.sleep(600)"]
+apart = subprocess.Popen(waiting, start_new_session=True)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print(apart.pid, flush=True)
+time.sleep(600)
+"""
+    stubborn = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, process_group=0
+    )
+    apart = psutil.Process(int(stubborn.stdout.readline()))
+    stubborn.stdout.close()
+
+    assert process_tree.end_group(stubborn.pid, [])
+    assert stubborn.wait(TIMEOUT_SECONDS) == -signal.SIGKILL
+    assert not apart.is_running() or apart.status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_group_that_ends_by_itself_is_not_killed():
+    obedient = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(600)"], process_group=0
+    )
+
+    assert not process_tree.end_group(obedient.pid, [])
+    assert obedient.wait(TIMEOUT_SECONDS) == -signal.SIGTERM
