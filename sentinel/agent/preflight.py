@@ -59,11 +59,11 @@ class PreflightResult:
     """What a preflight found.
 
     `updates` were measured of those that were `wanted`, on `ranks`. `exit_status` is that of a
-    command that ended by itself, as a shell returns it; None if it was ended after `seconds`, with
-    SIGKILL if `was_killed`. `was_interrupted` is whether this process received a signal to end.
-    `checks` and `facts` are as in `read_set_up`; the checks include the problems that other
-    detectors found. `written` are sizes in bytes by path in the working directory; not all files
-    were compared unless `all_compared`.
+    command that ended by itself, as a shell returns it; None if it was ended, with SIGKILL if
+    `was_killed`. `seconds` is how long it ran until then. `was_interrupted` is whether this process
+    received a signal to end. `checks` and `facts` are as in `read_set_up`; the checks include the
+    problems that other detectors found. `written` are sizes in bytes by path in the working
+    directory; not all files were compared unless `all_compared`.
     """
 
     wanted: int
@@ -121,20 +121,23 @@ class Preflight(CommandRunner):
 
             def poll() -> None:
                 nonlocal launch
-                supervisor.poll()
-                self._count_updates()
-                if self._is_over() and self._ended_at == inf:
-                    self._ended_at = time.time()
-                    print_message("the command is ended now, by SIGTERM.", "preflight")
-                    launch = launch.with_stop_signal(signal.SIGTERM.name, self._ended_at)
-                    launch.write()
-                    self.result.was_killed = end_group(pid, agent_command(launch.run))
+                try:
+                    supervisor.poll()
+                finally:
+                    if self._ended_at == inf and self._is_over():
+                        self._ended_at = time.time()
+                        print_message("the command is ended now, by SIGTERM.", "preflight")
+                        launch = launch.with_stop_signal(signal.SIGTERM.name, self._ended_at)
+                        with suppress(OSError):
+                            launch.write()
+                        self.result.was_killed = end_group(pid, agent_command(launch.run))
 
             code = wait_for_command(pid, poll, self._on_stop_signal)
             # What a command left behind that ended by itself.
             end_group(pid, agent_command(launch.run))
         if self._ended_at == inf:
             self.result.exit_status = code
+            self.result.seconds = time.monotonic() - self._began
         publish_exit(launch.with_exit(code, time.time()), supervisor)
         _await_agent(launch.run, supervisor)
         self._read(run_dir(launch.run) / DATABASE_NAME)
@@ -144,6 +147,7 @@ class Preflight(CommandRunner):
 
     def _is_over(self) -> bool:
         result = self.result
+        self._count_updates()
         result.seconds = time.monotonic() - self._began
         return result.is_complete or result.was_interrupted or result.seconds >= self.max_seconds
 
@@ -209,7 +213,9 @@ def _terminal_of_group() -> Iterator[Callable[[], None]]:
 
     def prepare() -> None:
         os.setpgid(0, 0)
-        os.dup2(2, 1)
+        # Our caller may have closed it.
+        with suppress(OSError):
+            os.dup2(2, 1)
         if is_foreground:
             _set_foreground(os.getpgrp())
 

@@ -33,7 +33,7 @@ class ReportedCheck(DetectorDefaults):
 
     check: ClassVar[str]
     problems: ClassVar[Mapping[str, Problem]]
-    unreported: ClassVar[str] = "The check reported nothing."
+    unreported: ClassVar[str] = "The check had nothing to judge."
     events: ClassVar[frozenset[Event]] = frozenset({CHECK})
     scope: ClassVar[Scope] = Scope.TRAINING
 

@@ -41,9 +41,6 @@ NAME_KEY = "monitor/name"
 CHECKS_KEY = "monitor/checks"
 """Metadata that is present if the checks of the training are switched off."""
 
-SET_UP_KEY_PREFIX = "set_up/"
-"""Prefix of metadata that are facts of the set-up, such as `set_up/trainable_share`."""
-
 
 def join_tags(tags: Iterable[str]) -> str:
     """The tags as one text of the metadata.

@@ -18,7 +18,7 @@ from sentinel.model.incident import Resolution
 from sentinel.model.number_ranges import ranges_text
 from sentinel.model.quantity_text import format_number
 from sentinel.model.record import CHECK, CHECK_KEY, PROBLEM_KEY, Record
-from sentinel.signals.run_metadata import CHECKS_KEY, PATCH_KEY_PREFIX, SET_UP_KEY_PREFIX
+from sentinel.signals.run_metadata import CHECKS_KEY, PATCH_KEY_PREFIX
 from sentinel.store.history import History
 
 FOUND, PASSED, NOT_CHECKED = RESULTS = ("found", "passed", "not checked")
@@ -30,6 +30,9 @@ FACTS: Mapping[str, str] = {
     "torch": "PyTorch",
     "algorithm": "Algorithm",
     "model": "Model",
+    "model_parameters": "Parameters",
+    "trained_parameters": "Trained share",
+    "parameter_types": "Parameter types",
     "peft_type": "Adapter",
     "strategy": "Strategy",
     "zero_stage": "ZeRO stage",
@@ -48,10 +51,7 @@ FACTS: Mapping[str, str] = {
     "max_grad_norm": "Gradient clipping",
     "gradient_clip_val": "Gradient clipping",
 }
-"""Labels of the metadata that are facts of the set-up, in the order in which they are shown.
-
-Those whose name begins with `SET_UP_KEY_PREFIX` follow.
-"""
+"""Labels of the metadata that are facts of the set-up, in the order in which they are shown."""
 
 _PLACE_KEYS = frozenset({"rank", "first_rank", "ranks", CHECK_KEY, PROBLEM_KEY})
 """What is no evidence in the values and attributes of a report."""
@@ -170,15 +170,15 @@ def _rank(report: Record) -> int:
 
 
 def _facts(metadata: Mapping[str, float | str]) -> Iterator[dict[str, str]]:
+    texts = {
+        key: format_number(value) if isinstance(value, float) else value
+        for key, value in metadata.items()
+    }
+    if "framework_version" in texts and "framework" in texts:
+        texts["framework"] += f" {texts['framework_version']}"
+    total, trained = (metadata.get(f"{each}_parameters") for each in ("model", "trained"))
+    if isinstance(total, float) and isinstance(trained, float) and total:
+        texts["trained_parameters"] = f"{format_number(100.0 * trained / total, 3)}%"
     for key, label in FACTS.items():
-        value = metadata.get(key)
-        text = format_number(value) if isinstance(value, float) else str(value or "")
-        if key == "framework" and "framework_version" in metadata:
-            text = f"{text} {metadata['framework_version']}"
-        if text and text.lower() != "false":
-            yield {"name": label, "value": text}
-    for key in sorted(metadata):
-        if key.startswith(SET_UP_KEY_PREFIX):
-            text = evidence_text(key.removeprefix(SET_UP_KEY_PREFIX), metadata[key])
-            label, _, value = text.partition(": ")
-            yield {"name": label, "value": value}
+        if texts.get(key, "").lower() not in {"", "false"}:
+            yield {"name": label, "value": texts[key]}

@@ -128,16 +128,19 @@ def test_a_check_that_is_off_is_so_for_a_reason(history):
     assert "monitor(checks=False)" in results(history)["weights"]["evidence"]
 
 
-def test_facts_have_labels_and_those_of_checks_appear_by_themselves(history):
-    facts = {"set_up/trainable_share": 0.05, "bf16": "true", "fp16": "false"}
-    add(history, Event.METADATA, 3, 2.0, **facts)
+def test_facts_have_labels_and_what_is_off_is_left_out(history):
+    facts = {"bf16": "true", "fp16": "false", "parameter_types": "bfloat16"}
+    counts = {"model_parameters": 2e9, "trained_parameters": 1e8}
+    add(history, Event.METADATA, 3, 2.0, **facts, **counts)
 
     assert [(each["name"], each["value"]) for each in read_set_up(history.connection)["facts"]] == [
         ("Ranks", "2"),
         ("Framework", "torch"),
         ("PyTorch", "2.9"),
+        ("Parameters", "2,000,000,000"),
+        ("Trained share", "5%"),
+        ("Parameter types", "bfloat16"),
         ("bfloat16", "true"),
-        ("Trainable share", "5%"),
     ]
 
 
@@ -152,4 +155,4 @@ def test_a_detector_with_a_check_is_all_that_a_further_one_needs(history, monkey
 
     monkeypatch.setattr(plugins, "load_classes", lambda _: {"weights_untied": Tied})
 
-    assert results(history)["tied"]["evidence"] == "The check reported nothing."
+    assert results(history)["tied"]["evidence"] == "The check had nothing to judge."
