@@ -12,6 +12,7 @@ from math import inf
 from typing import Any
 
 from sentinel.config import plugins
+from sentinel.detectors._training_check import ReportedCheck
 from sentinel.model.evidence_text import evidence_text
 from sentinel.model.finding import Detector
 from sentinel.model.incident import Resolution
@@ -113,12 +114,15 @@ def open_problems(history: History, until: float = inf) -> dict[str, dict[str, A
     left out.
     """
     began = history.began()
-    return {
-        each["detector"]: _result(
-            FOUND, each["summary"], each["opened_step"], each["severity"], each["remedy"]
-        )
+    newest = {
+        each["detector"]: each
         for each in reversed(history.incidents())
-        if began <= each["opened_time"] <= until and each["resolution"] != Resolution.CLEARED.value
+        if began <= each["opened_time"] <= until
+    }
+    return {
+        name: _result(FOUND, each["summary"], each["opened_step"], each["severity"], each["remedy"])
+        for name, each in newest.items()
+        if each["resolution"] != Resolution.CLEARED.value
     }
 
 
@@ -161,7 +165,7 @@ def _not_checked(
     elif any(each.attributes.get(PROBLEM_KEY) for each in records):
         reason = f"The check reported a problem, but the detector `{name}` is disabled."
     else:
-        reason = kind.unreported
+        reason = str(getattr(kind, "unreported", ReportedCheck.unreported))
     return _result(NOT_CHECKED, reason)
 
 

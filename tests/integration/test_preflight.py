@@ -104,21 +104,21 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 print(apart.pid, flush=True)
 time.sleep(600)
 """
-    stubborn = subprocess.Popen(
+    ignoring = subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, process_group=0
     )
-    apart = psutil.Process(int(stubborn.stdout.readline()))
-    stubborn.stdout.close()
+    apart = psutil.Process(int(ignoring.stdout.readline()))
+    ignoring.stdout.close()
 
-    assert process_tree.end_group(stubborn.pid, [])
-    assert stubborn.wait(TIMEOUT_SECONDS) == -signal.SIGKILL
+    assert process_tree.end_group(ignoring.pid, [])
+    assert ignoring.wait(TIMEOUT_SECONDS) == -signal.SIGKILL
     assert not apart.is_running() or apart.status() == psutil.STATUS_ZOMBIE
 
 
 def test_a_group_that_ends_by_itself_is_not_killed():
-    obedient = subprocess.Popen(
+    waiting = subprocess.Popen(
         [sys.executable, "-c", "import time; time.sleep(600)"], process_group=0
     )
 
-    assert not process_tree.end_group(obedient.pid, [])
-    assert obedient.wait(TIMEOUT_SECONDS) == -signal.SIGTERM
+    assert not process_tree.end_group(waiting.pid, [])
+    assert waiting.wait(TIMEOUT_SECONDS) == -signal.SIGTERM
