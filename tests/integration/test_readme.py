@@ -91,6 +91,7 @@ def test_every_command_of_the_readme_is_tested_here():
         "sentinel notify test",
         "sentinel doctor",
         "sentinel run -- torchrun --nproc-per-node 8 train.py",
+        "sentinel preflight -- python train.py",
         "sentinel watch runs/my-run",
         "sentinel replay trainer_state.json",
         "sentinel inspect nohup.out",
@@ -141,6 +142,16 @@ def test_run_monitors_a_command(folder):
     done = sentinel("sentinel run -- torchrun --nproc-per-node 2 train.py")
 
     assert done.returncode == 0, done.stderr[-4000:]
+
+
+def test_preflight_measures_the_first_updates(folder):
+    before = sorted(folder.iterdir())
+    done = sentinel("sentinel preflight -- python train.py")
+
+    assert done.returncode == 0, done.stderr
+    assert "Reported at step 8 by rank 0." in done.stdout
+    assert "updates were measured" in done.stdout
+    assert sorted(folder.iterdir()) == before
 
 
 @pytest.mark.parametrize("line", [each for each in COMMANDS if each.startswith("sentinel replay")])
