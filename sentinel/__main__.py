@@ -17,9 +17,9 @@ from pathlib import Path
 COMPLETION_VARIABLE = "_SENTINEL_COMPLETE"
 """Set by a shell that completes a command line."""
 OBJECTS_PER_COLLECTION = 20_000
-"""New objects after which the garbage collector runs. With the 700 of Python it takes a tenth of the
-time in which modules are imported, and a sixth of that of a head of 16,384 ranks: their objects are
-in no cycles."""
+"""New objects after which the garbage collector runs. With the 700 of Python it takes a tenth of
+the time in which modules are imported, and a sixth of that of a head of 16,384 ranks: their objects
+are in no cycles."""
 
 
 def main() -> None:
