@@ -95,6 +95,21 @@ def written_back(model: nn.Module, optimizer: Optimizer, *names: str) -> None:
     optimizer.register_step_post_hook(write)
 
 
+def between_steps(
+    model: nn.Module, change: Callable[[int], None], *, optimizer: Optimizer | None = None
+) -> None:
+    """Train, and call `change` with the number of steps before each step."""
+    optimizer = AdamW(model.parameters()) if optimizer is None else optimizer
+    for step in range(STEPS):
+        change(step)
+        train(model, optimizer, steps=1)
+
+
+def reset(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear):
+        module.weight.data.normal_(0.0, 0.1)
+
+
 def gradients_never_cleared() -> None:
     model = network()
     train(model, SGD(model.parameters(), 1e-3), clear=lambda: None)
@@ -236,7 +251,44 @@ def data_set_that_ignores_the_index() -> None:
     train(model, AdamW(model.parameters()), batches=DataLoader(OneItem(), 16, shuffle=True))
 
 
+def initialized_again() -> None:
+    """As `from_pretrained` that initializes what it loaded (transformers#17877)."""
+    model = network()
+    between_steps(model, lambda step: model.apply(reset) if step == 9 else None)
+
+
+def head_initialized_at_each_pass() -> None:
+    model = network()
+    between_steps(model, lambda step: None if step % 5 else model[6].reset_parameters())
+
+
+def weights_of_another_model_copied() -> None:
+    model, other = network(), network()
+
+    def copy_weights(step: int) -> None:
+        if step == 12:
+            with torch.no_grad():
+                for weight, new in zip(model.parameters(), other.parameters(), strict=True):
+                    weight.copy_(new)
+
+    between_steps(model, copy_weights)
+
+
+def frozen_with_gradients_of_zero() -> None:
+    """Stages that are frozen too late: momentum and decay still change them."""
+    model = network()
+    optimizer = AdamW(model.parameters())
+    for step in range(STEPS):
+        if step == 6:
+            model[:4].requires_grad_(False)
+        train(model, optimizer, steps=1, clear=lambda: optimizer.zero_grad(set_to_none=False))
+
+
 SILENT: dict[Training, str] = {
+    initialized_again: "unexpected_weight_changes",
+    head_initialized_at_each_pass: "unexpected_weight_changes",
+    weights_of_another_model_copied: "unexpected_weight_changes",
+    frozen_with_gradients_of_zero: "unexpected_weight_changes",
     gradients_never_cleared: "gradients_not_cleared",
     gradients_of_another_model_cleared: "gradients_not_cleared",
     optimizer_of_a_copy: "weights_not_updated",
@@ -445,7 +497,80 @@ def data_that_is_not_read() -> None:
         optimizer.step()
 
 
+def clipped_weights() -> None:
+    """As the critic of a Wasserstein GAN."""
+    model = network()
+
+    def clip(step: int) -> None:
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.clamp_(-0.01, 0.01)
+
+    between_steps(model, clip)
+
+
+def orthogonal_weights() -> None:
+    model = network()
+
+    def project(step: int) -> None:
+        with torch.no_grad():
+            model[4].weight.copy_(torch.linalg.qr(model[4].weight)[0])
+
+    between_steps(model, project)
+
+
+def pruned_weights() -> None:
+    model = network()
+
+    def prune(step: int) -> None:
+        with torch.no_grad():
+            for module in model[::4]:
+                size = module.weight.abs()
+                module.weight.mul_(size > size.quantile(0.025 * step))
+
+    between_steps(model, prune)
+
+
+def averages_swapped_in_for_an_evaluation() -> None:
+    model = network()
+    average = torch.optim.swa_utils.AveragedModel(model)
+    optimizer = AdamW(model.parameters())
+    for _ in range(STEPS):
+        train(model, optimizer, steps=1)
+        average.update_parameters(model)
+        own = [weight.detach().clone() for weight in model.parameters()]
+        for weight, mean in zip(model.parameters(), average.parameters(), strict=True):
+            weight.data.copy_(mean.data)
+        model.eval()
+        loss_of(model, examples())
+        model.train()
+        for weight, before in zip(model.parameters(), own, strict=True):
+            weight.data.copy_(before)
+
+
+def loaded_again() -> None:
+    """Back to other weights by way of a checkpoint."""
+    model, other = network(), network()
+    between_steps(
+        model, lambda step: model.load_state_dict(other.state_dict()) if step == 9 else None
+    )
+
+
+def frozen_without_gradients() -> None:
+    model = network()
+    between_steps(model, lambda step: model[:4].requires_grad_(step < 6))
+
+
+def codebook_renewed() -> None:
+    """Entries of a codebook that nothing uses are replaced by examples."""
+    model = nn.Sequential(nn.Linear(20, 16), nn.Linear(16, 16), nn.Linear(16, 5))
+    model.register_parameter("codebook", nn.Parameter(torch.randn(64, 16)))
+    between_steps(model, lambda step: model.codebook.data.normal_() if step == 9 else None)
+
+
 HEALTHY: tuple[Training, ...] = (
+    clipped_weights, orthogonal_weights, pruned_weights, averages_swapped_in_for_an_evaluation,
+    loaded_again, frozen_without_gradients, codebook_renewed,
     cleared_through_data, norms_too_coarse_for_the_rate, group_without_a_rate, rate_as_a_tensor,
     attacked_in_evaluation_mode, data_that_is_not_read,
     plain, plain_sgd_with_momentum, cleared_in_place, cleared_by_hand, accumulated, head_alone,

@@ -36,6 +36,8 @@ class StateLoads:
 
     def after_module_load(self, _: Any, module: Any, *__: Any, **___: Any) -> None:
         """Called after `Module.load_state_dict`."""
+        if self._loop.observing_checks is not None:
+            self._loop.observing_checks.on_load()
         # Before the first step, weights without the state of an optimizer begin a training.
         if self._loop.recorder.clock.step_index and self._is_trained(module):
             self._record()

@@ -45,15 +45,15 @@ class CheckedTraining:
     """The roots of the backward pass that begins now."""
     _find_model: Callable[[], Any] | None = None
 
-    def read_vector(self, vector: Any, deliver: Callable[[list[float]], None]) -> None:
+    def read_vector(self, vector: Any, deliver: Callable[[list[float]], None]) -> bool:
         """Call `deliver` with the numbers of a flat float32 tensor, once they are on the host.
 
-        It is not called while another vector of the device is in flight. Later, its errors are only
-        counted: they would be raised in whatever reads the copies then.
+        Returns whether it is: not while another vector of the device is in flight. Later, its
+        errors are only counted: they would be raised in whatever reads the copies then.
         """
         if vector.device.type not in scalars.ASYNC_DEVICE_TYPES:
             deliver(vector.tolist())
-            return
+            return True
 
         def deliver_later(numbers: list[float]) -> None:
             try:
@@ -61,7 +61,7 @@ class CheckedTraining:
             except Exception as error:
                 self.count_error(error)
 
-        self.device_copies.start_vector(vector, deliver_later)
+        return self.device_copies.start_vector(vector, deliver_later)
 
     @property
     def parameters(self) -> list[Any]:
@@ -125,6 +125,9 @@ class Check:
 
     def on_schedule(self, scheduler: Any) -> None:
         """A scheduler took a step."""
+
+    def on_load(self) -> None:
+        """The state of a module is loaded."""
 
     def count(self, *, is_wrong: bool) -> None:
         """Count an update or a batch among those in a row that are wrong, or that are not."""

@@ -14,12 +14,13 @@ from sentinel.client.checks.gradients import GradientClearing
 from sentinel.client.checks.mode import TrainingMode
 from sentinel.client.checks.replicas import Replicas
 from sentinel.client.checks.schedule import Schedule
+from sentinel.client.checks.weight_changes import WeightChanges
 from sentinel.client.checks.weights import WeightUpdates
 from sentinel.client.recorder import Recorder
 from sentinel.model.record import Event
 
 CHECKS: tuple[type[Check], ...] = (
-    WeightUpdates, GradientClearing, TrainingMode, Replicas, Batches, Schedule
+    WeightUpdates, GradientClearing, TrainingMode, Replicas, Batches, Schedule, WeightChanges
 )  # fmt: skip
 
 FIRST_STEPS = 20
@@ -29,7 +30,7 @@ PERIOD, OBSERVED_STEPS = 100, 6
 
 HOOKS = (
     "before_backward", "after_backward", "before_step", "after_step", "on_first_batch", "on_batch",
-    "on_schedule",
+    "on_schedule", "on_load",
 )  # fmt: skip
 """Methods of checks."""
 
@@ -113,6 +114,10 @@ class TrainingChecks:
     def on_schedule(self, scheduler: Any) -> None:
         """A scheduler took a step."""
         self._run("on_schedule", scheduler)
+
+    def on_load(self) -> None:
+        """The state of a module is loaded."""
+        self._run("on_load")
 
     def begin(self, optimizer: Any) -> None:
         """The optimizer is the primary one from now on; its next step is observed."""

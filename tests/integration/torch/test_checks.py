@@ -5,11 +5,13 @@ from weakref import ref
 
 import pytest
 import torch
-from support.checked_trainings import HEALTHY, SILENT
+from support.checked_trainings import HEALTHY, SILENT, initialized_again
 from support.training_loops import monitored
 
 from sentinel.client.capture.owned_modules import SeenModules
 from sentinel.config.settings import load_settings
+from sentinel.detectors.unexpected_weight_changes import UnexpectedWeightChanges
+from sentinel.model.finding import Finding
 from sentinel.model.record import CHECK_KEY, PROBLEM_KEY, Event
 from sentinel.pipeline.pipeline import build
 
@@ -54,6 +56,16 @@ def test_a_healthy_training_passes_the_checks(training, recorded, reported_metad
     assert "weights" in passed or training.__name__ in unchecked
     assert notifications(records) == {}
     assert not any(key.startswith("patch/check_") for key in reported_metadata()[0])
+
+
+def test_weights_are_set_anew_since_the_step_before(recorded):
+    monitored(initialized_again)()
+
+    detector = UnexpectedWeightChanges()
+    outputs = [detector.update(record) for record in recorded()[0]]
+    finding = next(each for each in outputs if isinstance(each, Finding))
+    assert finding.onset_step == 9
+    assert "`0`, `4`, `6`" in finding.summary
 
 
 def test_no_model_is_kept_alive():
