@@ -284,7 +284,53 @@ def frozen_with_gradients_of_zero() -> None:
         train(model, optimizer, steps=1, clear=lambda: optimizer.zero_grad(set_to_none=False))
 
 
+def evaluate_between(
+    model: nn.Module,
+    held_out: Iterable[Iterable[Tensor]],
+    evaluate: Callable[[Iterable[Iterable[Tensor]]], None],
+    *,
+    data: Iterable[Iterable[Tensor]] | None = None,
+) -> None:
+    """Train on one data set, and evaluate on another one after every fifth step."""
+    optimizer = AdamW(model.parameters())
+    batches = cycle(loader(shuffle=True) if data is None else data)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss_of(model, next(batches)).backward()
+        optimizer.step()
+        if step % 5 == 4:
+            evaluate(held_out)
+
+
+def without_gradients(model: nn.Module) -> Callable[[Iterable[Iterable[Tensor]]], None]:
+    def evaluate(held_out: Iterable[Iterable[Tensor]]) -> None:
+        with torch.no_grad():
+            for batch in held_out:
+                loss_of(model, batch)
+
+    return evaluate
+
+
+def evaluated_in_training_mode() -> None:
+    model = network()
+    evaluate_between(model, loader(), without_gradients(model))
+
+
+def dropout_in_evaluation() -> None:
+    """Each batch is fetched with gradients (transformers#33844)."""
+    model = nn.Sequential(nn.Linear(20, 64), nn.GELU(), nn.Dropout(0.2), nn.Linear(64, 5))
+
+    def evaluate(held_out: Iterable[Iterable[Tensor]]) -> None:
+        for batch in held_out:
+            with torch.inference_mode():
+                loss_of(model, batch)
+
+    evaluate_between(model, loader(), evaluate)
+
+
 SILENT: dict[Training, str] = {
+    evaluated_in_training_mode: "evaluation_in_training_mode",
+    dropout_in_evaluation: "evaluation_in_training_mode",
     initialized_again: "unexpected_weight_changes",
     head_initialized_at_each_pass: "unexpected_weight_changes",
     weights_of_another_model_copied: "unexpected_weight_changes",
@@ -568,7 +614,52 @@ def codebook_renewed() -> None:
     between_steps(model, lambda step: model.codebook.data.normal_() if step == 9 else None)
 
 
+def another_model_evaluated() -> None:
+    """Averaged weights are evaluated, and the model stays in training mode."""
+    model = network()
+    average = copy.deepcopy(model).eval()
+    evaluate_between(model, loader(), without_gradients(average))
+
+
+def dropout_on_purpose() -> None:
+    """Monte Carlo dropout: the model is in evaluation mode."""
+    model = network()
+
+    def evaluate(held_out: Iterable[Iterable[Tensor]]) -> None:
+        model.eval()
+        model[3].train()
+        without_gradients(model)(held_out)
+        model.train()
+
+    evaluate_between(model, loader(), evaluate)
+
+
+def statistics_computed_anew() -> None:
+    model, data = network(), loader(shuffle=True)
+    evaluate_between(
+        model, loader(), lambda held_out: torch.optim.swa_utils.update_bn(held_out, model)
+    )
+    evaluate_between(model, data, without_gradients(model), data=data)
+
+
+def labels_made_for_other_data() -> None:
+    """Each update has batches of two data sets; one is labelled by the model."""
+    model, data, other = network(), loader(), loader()
+    optimizer = AdamW(model.parameters())
+    for _ in range(3):
+        labelled_batches = iter(data)
+        for inputs, _ in other:
+            with torch.no_grad():
+                labels = model(inputs).argmax(1)
+            labelled = next(labelled_batches)
+            optimizer.zero_grad()
+            (loss_of(model, labelled) + loss_of(model, (inputs, labels))).backward()
+            optimizer.step()
+
+
 HEALTHY: tuple[Training, ...] = (
+    another_model_evaluated, dropout_on_purpose, statistics_computed_anew,
+    labels_made_for_other_data,
     clipped_weights, orthogonal_weights, pruned_weights, averages_swapped_in_for_an_evaluation,
     loaded_again, frozen_without_gradients, codebook_renewed,
     cleared_through_data, norms_too_coarse_for_the_rate, group_without_a_rate, rate_as_a_tensor,

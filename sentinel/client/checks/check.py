@@ -123,6 +123,9 @@ class Check:
     def on_batch(self, iterator: Any, batch: Any) -> None:
         """A batch arrived."""
 
+    def on_fetch(self, iterator: Any, *, is_first: bool) -> None:
+        """A batch arrived, with or without gradients; the first one of a pass over the data."""
+
     def on_schedule(self, scheduler: Any) -> None:
         """A scheduler took a step."""
 

@@ -10,6 +10,7 @@ from weakref import ref
 from sentinel.client.capture.owned_modules import SeenModules
 from sentinel.client.checks.batches import Batches, SamplerPasses
 from sentinel.client.checks.check import Check, CheckedTraining, Evidence
+from sentinel.client.checks.evaluation import EvaluationPasses
 from sentinel.client.checks.gradients import GradientClearing
 from sentinel.client.checks.mode import TrainingMode
 from sentinel.client.checks.replicas import Replicas
@@ -20,7 +21,8 @@ from sentinel.client.recorder import Recorder
 from sentinel.model.record import Event
 
 CHECKS: tuple[type[Check], ...] = (
-    WeightUpdates, GradientClearing, TrainingMode, Replicas, Batches, Schedule, WeightChanges
+    WeightUpdates, GradientClearing, TrainingMode, Replicas, Batches, Schedule, WeightChanges,
+    EvaluationPasses,
 )  # fmt: skip
 
 FIRST_STEPS = 20
@@ -30,7 +32,7 @@ PERIOD, OBSERVED_STEPS = 100, 6
 
 HOOKS = (
     "before_backward", "after_backward", "before_step", "after_step", "on_first_batch", "on_batch",
-    "on_schedule", "on_load",
+    "on_fetch", "on_schedule", "on_load",
 )  # fmt: skip
 """Methods of checks."""
 
@@ -101,6 +103,9 @@ class TrainingChecks:
 
     def on_batch(self, iterator: Any, batch: Any, *, is_first: bool, is_observed: bool) -> None:
         """A data loader gives a batch: the first one of a pass, or one of an observed step."""
+        if self._training is not None:
+            self._training.steps = self._steps
+            self._run("on_fetch", iterator, is_first=is_first)
         if not sys.modules["torch"].is_grad_enabled():
             # Of an evaluation.
             return
@@ -146,10 +151,10 @@ class TrainingChecks:
             for name in HOOKS
         }
 
-    def _run(self, name: str, *args: Any) -> None:
+    def _run(self, name: str, *args: Any, **kwargs: Any) -> None:
         for check, hook in self._hooks.get(name, ()):
             try:
-                hook(*args)
+                hook(*args, **kwargs)
             except Exception as error:
                 self._disable(check, name, error)
 

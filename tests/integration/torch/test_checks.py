@@ -1,14 +1,17 @@
 """Trainings with an error that no curve shows are named by it in the first steps."""
 
+import copy
 import gc
+import pickle
 from weakref import ref
 
 import pytest
 import torch
-from support.checked_trainings import HEALTHY, SILENT, initialized_again
+from support.checked_trainings import HEALTHY, SILENT, examples, initialized_again, network
 from support.training_loops import monitored
 
 from sentinel.client.capture.owned_modules import SeenModules
+from sentinel.client.checks.evaluation import ForwardMode
 from sentinel.config.settings import load_settings
 from sentinel.detectors.unexpected_weight_changes import UnexpectedWeightChanges
 from sentinel.model.finding import Finding
@@ -66,6 +69,18 @@ def test_weights_are_set_anew_since_the_step_before(recorded):
     finding = next(each for each in outputs if isinstance(each, Finding))
     assert finding.onset_step == 9
     assert "`0`, `4`, `6`" in finding.summary
+
+
+def test_a_model_whose_mode_is_observed_can_be_pickled_and_copied():
+    model = network()
+    mode = ForwardMode(model[3])
+
+    for each in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model), model):
+        with torch.no_grad():
+            for _ in range(3):
+                each(examples()[0])
+        assert not each[3]._forward_pre_hooks
+    assert mode.passes == mode.training_passes == 2
 
 
 def test_no_model_is_kept_alive():
