@@ -20,6 +20,7 @@ from torch.optim.lr_scheduler import (
     LRScheduler,
     SequentialLR,
 )
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 STEPS = 30
@@ -328,7 +329,45 @@ def dropout_in_evaluation() -> None:
     evaluate_between(model, loader(), evaluate)
 
 
+def scaled_without_autocast() -> None:
+    model = network()
+    optimizer, scaler = AdamW(model.parameters()), torch.amp.GradScaler("cpu")
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model, examples())).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def autocast_around_the_backward_pass() -> None:
+    model = network()
+    optimizer = AdamW(model.parameters())
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss = loss_of(model, examples())
+        with torch.autocast("cpu", torch.bfloat16):
+            loss.backward()
+        optimizer.step()
+
+
+def every_step_skipped() -> None:
+    """The root of 0 has an infinite gradient, and the loss stays finite."""
+    model = network()
+    optimizer, scaler = AdamW(model.parameters()), torch.amp.GradScaler("cpu")
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.float16):
+            outputs = model(examples()[0])
+            loss = outputs.square().mean() + (outputs - outputs).sqrt().sum()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
 SILENT: dict[Training, str] = {
+    scaled_without_autocast: "autocast_not_in_force",
+    autocast_around_the_backward_pass: "autocast_not_in_force",
+    every_step_skipped: "steps_skipped",
     evaluated_in_training_mode: "evaluation_in_training_mode",
     dropout_in_evaluation: "evaluation_in_training_mode",
     initialized_again: "unexpected_weight_changes",
@@ -657,7 +696,53 @@ def labels_made_for_other_data() -> None:
             optimizer.step()
 
 
+def mixed_precision() -> None:
+    """The first steps are skipped until the scale is found; the head computes in float32."""
+    model = network()
+    optimizer = AdamW(model.parameters())
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**24, growth_interval=5)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        inputs, labels = examples()
+        with torch.autocast("cpu", torch.float16):
+            hidden = model[:6](inputs)
+        loss = nn.functional.cross_entropy(model[6](hidden.float()), labels)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def autocast_for_a_frozen_part() -> None:
+    backbone, head = network()[:6].requires_grad_(False), nn.Linear(64, 5)
+    optimizer = AdamW(head.parameters())
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        inputs, labels = examples()
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            hidden = backbone(inputs)
+        nn.functional.cross_entropy(head(hidden.float()), labels).backward()
+        optimizer.step()
+
+
+def checkpointed_in_mixed_precision() -> None:
+    """The graph of the blocks is hidden until the backward pass."""
+    model = network()
+    optimizer, scaler = AdamW(model.parameters()), torch.amp.GradScaler("cpu")
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        inputs, labels = examples()
+        inputs.requires_grad_(True)
+        with torch.autocast("cpu", torch.bfloat16):
+            hidden = checkpoint(
+                lambda values: model[:6](values).float(), inputs, use_reentrant=True
+            )
+        scaler.scale(nn.functional.cross_entropy(model[6](hidden), labels)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
 HEALTHY: tuple[Training, ...] = (
+    mixed_precision, autocast_for_a_frozen_part, checkpointed_in_mixed_precision,
     another_model_evaluated, dropout_on_purpose, statistics_computed_anew,
     labels_made_for_other_data,
     clipped_weights, orthogonal_weights, pruned_weights, averages_swapped_in_for_an_evaluation,

@@ -129,6 +129,9 @@ class Check:
     def on_schedule(self, scheduler: Any) -> None:
         """A scheduler took a step."""
 
+    def on_framework_backward(self, framework: str, precision: str) -> None:
+        """A framework runs the next backward pass, at a precision such as `bf16`."""
+
     def on_load(self) -> None:
         """The state of a module is loaded."""
 

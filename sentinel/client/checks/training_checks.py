@@ -13,7 +13,9 @@ from sentinel.client.checks.check import Check, CheckedTraining, Evidence
 from sentinel.client.checks.evaluation import EvaluationPasses
 from sentinel.client.checks.gradients import GradientClearing
 from sentinel.client.checks.mode import TrainingMode
+from sentinel.client.checks.precision import Precision
 from sentinel.client.checks.replicas import Replicas
+from sentinel.client.checks.scaler_steps import ScalerSteps
 from sentinel.client.checks.schedule import Schedule
 from sentinel.client.checks.weight_changes import WeightChanges
 from sentinel.client.checks.weights import WeightUpdates
@@ -22,7 +24,7 @@ from sentinel.model.record import Event
 
 CHECKS: tuple[type[Check], ...] = (
     WeightUpdates, GradientClearing, TrainingMode, Replicas, Batches, Schedule, WeightChanges,
-    EvaluationPasses,
+    EvaluationPasses, Precision,
 )  # fmt: skip
 
 FIRST_STEPS = 20
@@ -32,7 +34,7 @@ PERIOD, OBSERVED_STEPS = 100, 6
 
 HOOKS = (
     "before_backward", "after_backward", "before_step", "after_step", "on_first_batch", "on_batch",
-    "on_fetch", "on_schedule", "on_load",
+    "on_fetch", "on_schedule", "on_load", "on_framework_backward",
 )  # fmt: skip
 """Methods of checks."""
 
@@ -58,6 +60,7 @@ class TrainingChecks:
         self._checks: list[Check] = []
         self._disabled: set[str] = set()
         self._passes = SamplerPasses()
+        self.scaler_steps = ScalerSteps(self._record, rank)
         self._steps, self._first_observed, self._last_observed = 0, 0, FIRST_STEPS
         """Steps so far, those after which they are observed, and the last one observed."""
         self._hooks: dict[str, list[Hook]] = {}
@@ -123,6 +126,10 @@ class TrainingChecks:
     def on_load(self) -> None:
         """The state of a module is loaded."""
         self._run("on_load")
+
+    def on_framework_backward(self, framework: str, precision: str) -> None:
+        """A framework runs the next backward pass, at a precision such as `bf16`."""
+        self._run("on_framework_backward", framework, precision)
 
     def begin(self, optimizer: Any) -> None:
         """The optimizer is the primary one from now on; its next step is observed."""

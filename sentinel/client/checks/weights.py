@@ -7,7 +7,7 @@ backward pass whose parameters are in no optimizer is found in its graph.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from time import perf_counter
@@ -363,22 +363,24 @@ def is_large(size: Any) -> Any:
     return size > MIN_GRADIENT_SHARE * size.mean()
 
 
-def graph_leaves(nodes: Iterable[Any]) -> list[Any]:
-    """The parameters for which a backward pass through these nodes makes gradients."""
-    parameter = sys.modules["torch"].nn.Parameter
-    leaves: dict[int, Any] = {}
+def graph_nodes(nodes: Iterable[Any]) -> Iterator[Any]:
+    """These nodes of a graph and those that they lead to, at most `MAX_GRAPH_NODES`."""
     pending = [each for each in nodes if each is not None]
     seen = set(pending)
     while pending and len(seen) < MAX_GRAPH_NODES:
         node = pending.pop()
-        leaf = getattr(node, "variable", None)
-        if isinstance(leaf, parameter):
-            leaves[id(leaf)] = leaf
+        yield node
         for following, _ in node.next_functions:
             if following is not None and following not in seen:
                 seen.add(following)
                 pending.append(following)
-    return [*leaves.values()]
+
+
+def graph_leaves(nodes: Iterable[Any]) -> list[Any]:
+    """The parameters for which a backward pass through these nodes makes gradients."""
+    parameter = sys.modules["torch"].nn.Parameter
+    found = (getattr(node, "variable", None) for node in graph_nodes(nodes))
+    return [*{id(each): each for each in found if isinstance(each, parameter)}.values()]
 
 
 def module_names(tensors: Collection[Any], kind: Any = object) -> list[str]:
