@@ -25,13 +25,14 @@ class CheckedTraining:
 
     `find_optimizer` gives the optimizer while it exists, `find_optimizers` those that took a step
     in this training, `seen_modules` modules of which one may own its parameters. `record` writes a
-    CHECK; `device_copies` reads results from their device.
+    CHECK, `record_metadata` metadata of the run; `device_copies` reads results from their device.
     """
 
     find_optimizer: Callable[[], Any]
     find_optimizers: Callable[[], Iterable[Any]]
     seen_modules: SeenModules
     record: Callable[[Evidence], None]
+    record_metadata: Callable[[Evidence], None]
     device_copies: DeviceCopies
     count_error: Callable[[Exception], None]
     passes: SamplerPasses
@@ -104,6 +105,11 @@ class Check:
         """What was reported last: empty if the check passed, None before the first report."""
         self.wrong_count = self.right_count = 0
         """What was counted in a row."""
+
+    @property
+    def has_result(self) -> bool:
+        """Whether it could judge the training so far."""
+        return self.problem is not None
 
     def before_backward(self) -> None:
         """A backward pass begins, from the roots of the training."""

@@ -42,6 +42,11 @@ class Replicas(Check):
         self._layers: list[str] = []
         self._stride = STRIDES[0]
 
+    @property
+    def has_result(self) -> bool:
+        """Whether there are replicas, which the agent compares."""
+        return bool(self._layers)
+
     def after_step(self) -> None:
         """Sum the weights, if this step is compared."""
         steps = self.training.steps

@@ -17,6 +17,7 @@ from sentinel.client.checks.precision import Precision
 from sentinel.client.checks.replicas import Replicas
 from sentinel.client.checks.scaler_steps import ScalerSteps
 from sentinel.client.checks.schedule import Schedule
+from sentinel.client.checks.set_up import SetUp
 from sentinel.client.checks.weight_changes import WeightChanges
 from sentinel.client.checks.weights import WeightUpdates
 from sentinel.client.recorder import Recorder
@@ -24,13 +25,16 @@ from sentinel.model.record import Event
 
 CHECKS: tuple[type[Check], ...] = (
     WeightUpdates, GradientClearing, TrainingMode, Replicas, Batches, Schedule, WeightChanges,
-    EvaluationPasses, Precision,
+    EvaluationPasses, Precision, SetUp,
 )  # fmt: skip
 
 FIRST_STEPS = 20
 """Steps at the beginning of a training during which the checks observe every one."""
 PERIOD, OBSERVED_STEPS = 100, 6
 """Later they observe the last steps of each period."""
+
+UNCHECKED_KEY = "checks/without_result"
+"""Metadata: the names of the checks that had nothing to judge in these steps."""
 
 HOOKS = (
     "before_backward", "after_backward", "before_step", "after_step", "on_first_batch", "on_batch",
@@ -94,6 +98,9 @@ class TrainingChecks:
             self._training.step_seconds = step_seconds
             self._recorder.device_copies.deliver_vectors()
             self._run("after_step")
+            if self._steps == FIRST_STEPS:
+                unknown = sorted(each.name for each in self._checks if not each.has_result)
+                self._record_metadata({UNCHECKED_KEY: ", ".join(unknown)})
             if self._steps >= self._last_observed:
                 self._last_observed = (self._steps // PERIOD + 1) * PERIOD
                 self._first_observed = self._last_observed - OBSERVED_STEPS
@@ -139,6 +146,7 @@ class TrainingChecks:
             self._find_optimizers,
             self._seen_modules,
             self._record,
+            self._record_metadata,
             self._recorder.device_copies,
             self._recorder.try_lock.guard.count_error,
             self._passes,
@@ -170,8 +178,11 @@ class TrainingChecks:
         self._checks = [each for each in self._checks if each is not check]
         self._hooks = self._find_hooks()
         state = {f"patch/check_{check.name}": f"off: {type(error).__name__} in {where}"}
-        self._recorder.record_event(Event.METADATA, None, state)
+        self._record_metadata(state)
         self._recorder.try_lock.guard.count_error(error)
+
+    def _record_metadata(self, attributes: Evidence) -> None:
+        self._recorder.record_event(Event.METADATA, None, attributes)
 
     def _record(self, attributes: Evidence) -> None:
         self._recorder.record_event(Event.CHECK, None, attributes)

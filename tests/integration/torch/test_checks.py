@@ -7,7 +7,14 @@ from weakref import ref
 
 import pytest
 import torch
-from support.checked_trainings import HEALTHY, SILENT, examples, initialized_again, network
+from support.checked_trainings import (
+    HEALTHY,
+    SILENT,
+    examples,
+    frozen_backbone_in_evaluation_mode,
+    initialized_again,
+    network,
+)
 from support.training_loops import monitored
 
 from sentinel.client.capture.owned_modules import SeenModules
@@ -69,6 +76,18 @@ def test_weights_are_set_anew_since_the_step_before(recorded):
     finding = next(each for each in outputs if isinstance(each, Finding))
     assert finding.onset_step == 9
     assert "`0`, `4`, `6`" in finding.summary
+
+
+def test_the_set_up_is_recorded(recorded, reported_metadata):
+    monitored(frozen_backbone_in_evaluation_mode)()
+
+    known = reported_metadata()[0]
+    linear = [20 * 64 + 64, 64 * 64 + 64, 64 * 5 + 5]
+    assert known["model_parameters"] == sum(linear) + 2 * 64
+    assert known["trained_parameters"] == linear[1] + linear[2]
+    assert known["parameter_types"] == "float32"
+    unchecked = "batches, evaluation, precision, replicas, schedule"
+    assert known["checks/without_result"] == unchecked
 
 
 def test_a_model_whose_mode_is_observed_can_be_pickled_and_copied():
