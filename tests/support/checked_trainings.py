@@ -364,7 +364,24 @@ def every_step_skipped() -> None:
         scaler.update()
 
 
+def step_never_called() -> None:
+    model = network()
+    optimizer = AdamW(model.parameters())
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss_of(model, examples()).backward()
+
+
+def step_replaced() -> None:
+    model = network()
+    optimizer = AdamW(model.parameters())
+    optimizer.step = lambda: None
+    train(model, optimizer)
+
+
 SILENT: dict[Training, str] = {
+    step_never_called: "weights_not_updated",
+    step_replaced: "weights_not_updated",
     scaled_without_autocast: "autocast_not_in_force",
     autocast_around_the_backward_pass: "autocast_not_in_force",
     every_step_skipped: "steps_skipped",

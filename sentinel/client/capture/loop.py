@@ -280,6 +280,16 @@ class TrainingLoop:
         self.loss.finished = True
         self.recorder.record_uncounted_step()
 
+    def on_cleared_without_step(self) -> None:
+        """Gradients are cleared, and there is no primary optimizer."""
+        if (
+            self.checks is not None
+            and self.loss.has_new_pass
+            and not self.begun_steps
+            and not self.engine_optimizers
+        ):
+            self.checks.on_cleared_without_step()
+
     def completes_step(self, optimizer: Any, size: int | None = None) -> bool:
         """Whether a step of that optimizer completes a training step.
 

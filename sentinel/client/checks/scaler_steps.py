@@ -24,19 +24,21 @@ class ScalerSteps:
 
     def __init__(self, record: Callable[[Evidence], None], rank: int) -> None:
         self._record, self._rank = record, float(rank)
-        self._attempts = self._skipped = self._in_a_row = 0
+        self._attempts = self._skipped = 0
         """The steps so far of those that are judged together."""
+        self.in_a_row = 0
+        """Skipped steps since the last one that was not."""
         self._problem: str | None = None
 
     def add(self, scaler: Any, *, is_skipped: bool) -> None:
         """Add a step of the scaler, which lowers its scale after each one that it skips."""
         self._attempts += 1
         self._skipped += is_skipped
-        self._in_a_row = self._in_a_row + 1 if is_skipped else 0
+        self.in_a_row = self.in_a_row + 1 if is_skipped else 0
         first_scale = max(2.0, getattr(scaler, "_init_scale", 0.0))
         reductions = ceil(log(first_scale) / -log(scaler.get_backoff_factor()))
-        if self._in_a_row == reductions + SPARE_SKIPS:
-            self._set_result("all_skipped", {"skipped": float(self._in_a_row)})
+        if self.in_a_row == reductions + SPARE_SKIPS:
+            self._set_result("all_skipped", {"skipped": float(self.in_a_row)})
         if self._attempts < ATTEMPTS:
             return
         # The scale grows after so many steps, and the next one may be skipped.

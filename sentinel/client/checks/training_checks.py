@@ -21,7 +21,7 @@ from sentinel.client.checks.set_up import SetUp
 from sentinel.client.checks.weight_changes import WeightChanges
 from sentinel.client.checks.weights import WeightUpdates
 from sentinel.client.recorder import Recorder
-from sentinel.model.record import Event
+from sentinel.model.record import CHECK_KEY, PROBLEM_KEY, Event
 
 CHECKS: tuple[type[Check], ...] = (
     WeightUpdates, GradientClearing, TrainingMode, Replicas, Batches, Schedule, WeightChanges,
@@ -32,6 +32,10 @@ FIRST_STEPS = 20
 """Steps at the beginning of a training during which the checks observe every one."""
 PERIOD, OBSERVED_STEPS = 100, 6
 """Later they observe the last steps of each period."""
+
+UPDATES_WITHOUT_STEP = 20
+"""Updates whose gradients are computed and cleared before the first step of any optimizer. Fewer
+are those of a search for the batch size, or of a warm-up of CUDA graphs."""
 
 UNCHECKED_KEY = "checks/without_result"
 """Metadata: the names of the checks that had nothing to judge in these steps."""
@@ -65,6 +69,7 @@ class TrainingChecks:
         self._disabled: set[str] = set()
         self._passes = SamplerPasses()
         self.scaler_steps = ScalerSteps(self._record, rank)
+        self._updates_without_step = 0
         self._steps, self._first_observed, self._last_observed = 0, 0, FIRST_STEPS
         """Steps so far, those after which they are observed, and the last one observed."""
         self._hooks: dict[str, list[Hook]] = {}
@@ -137,6 +142,15 @@ class TrainingChecks:
     def on_framework_backward(self, framework: str, precision: str) -> None:
         """A framework runs the next backward pass, at a precision such as `bf16`."""
         self._run("on_framework_backward", framework, precision)
+
+    def on_cleared_without_step(self) -> None:
+        """The gradients of a backward pass are cleared, and no optimizer has taken a step yet."""
+        self._updates_without_step += 1
+        # The steps of a scaler that skips all of them are judged by themselves.
+        if self._updates_without_step == UPDATES_WITHOUT_STEP and not self.scaler_steps.in_a_row:
+            updates, rank = float(UPDATES_WITHOUT_STEP), float(self._rank)
+            result: Evidence = {CHECK_KEY: WeightUpdates.name, PROBLEM_KEY: "no_step"}
+            self._record({**result, "rank": rank, "updates": updates})
 
     def begin(self, optimizer: Any) -> None:
         """The optimizer is the primary one from now on; its next step is observed."""
