@@ -379,7 +379,16 @@ def step_replaced() -> None:
     train(model, optimizer)
 
 
+def checkpoint_with_another_prefix() -> None:
+    """That of a wrapped model, loaded without an error."""
+    model = network()
+    saved = {f"module.{name}": each for name, each in network().state_dict().items()}
+    model.load_state_dict(saved, strict=False)
+    train(model, AdamW(model.parameters()))
+
+
 SILENT: dict[Training, str] = {
+    checkpoint_with_another_prefix: "weights_not_loaded",
     step_never_called: "weights_not_updated",
     step_replaced: "weights_not_updated",
     scaled_without_autocast: "autocast_not_in_force",
@@ -758,7 +767,20 @@ def checkpointed_in_mixed_precision() -> None:
         scaler.update()
 
 
+def parts_loaded() -> None:
+    """A backbone from a larger model, a new head, an adapter, and a prefix that is corrected."""
+    model, saved = network(), network().state_dict()
+    larger = {f"{part}.{name}": each for name, each in saved.items() for part in "abcdefghijkl"}
+    model[4].load_state_dict({"4.weight": saved["4.weight"]}, strict=False)
+    model.load_state_dict(
+        {**larger, **{name: each for name, each in saved.items() if name < "6"}}, strict=False
+    )
+    model[6].load_state_dict({"bias": saved["6.bias"]}, strict=False)
+    train(model, AdamW(model.parameters()))
+
+
 HEALTHY: tuple[Training, ...] = (
+    parts_loaded,
     mixed_precision, autocast_for_a_frozen_part, checkpointed_in_mixed_precision,
     another_model_evaluated, dropout_on_purpose, statistics_computed_anew,
     labels_made_for_other_data,

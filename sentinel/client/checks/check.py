@@ -15,6 +15,7 @@ from sentinel.model.record import CHECK_KEY, PROBLEM_KEY
 
 if TYPE_CHECKING:
     from sentinel.client.checks.batches import SamplerPasses
+    from sentinel.client.checks.loaded_weights import Loads
 
 Evidence = Mapping[str, float | str]
 
@@ -37,6 +38,8 @@ class CheckedTraining:
     count_error: Callable[[Exception], None]
     passes: SamplerPasses
     """Those of the process: the first one begins before the optimizer is known."""
+    loads: Loads
+    """Those of the process too."""
     rank: int = 0
     steps: int = 0
     """Steps of the optimizer since it became the primary one, which it does with its first step."""

@@ -12,6 +12,7 @@ from sentinel.client.checks.batches import Batches, SamplerPasses
 from sentinel.client.checks.check import Check, CheckedTraining, Evidence
 from sentinel.client.checks.evaluation import EvaluationPasses
 from sentinel.client.checks.gradients import GradientClearing
+from sentinel.client.checks.loaded_weights import LoadedWeights, Loads
 from sentinel.client.checks.mode import TrainingMode
 from sentinel.client.checks.precision import Precision
 from sentinel.client.checks.replicas import Replicas
@@ -25,7 +26,7 @@ from sentinel.model.record import CHECK_KEY, PROBLEM_KEY, Event
 
 CHECKS: tuple[type[Check], ...] = (
     WeightUpdates, GradientClearing, TrainingMode, Replicas, Batches, Schedule, WeightChanges,
-    EvaluationPasses, Precision, SetUp,
+    EvaluationPasses, Precision, SetUp, LoadedWeights,
 )  # fmt: skip
 
 FIRST_STEPS = 20
@@ -67,7 +68,7 @@ class TrainingChecks:
         self._training: CheckedTraining | None = None
         self._checks: list[Check] = []
         self._disabled: set[str] = set()
-        self._passes = SamplerPasses()
+        self._passes, self.loads = SamplerPasses(), Loads()
         self.scaler_steps = ScalerSteps(self._record, rank)
         self._updates_without_step = 0
         self._steps, self._first_observed, self._last_observed = 0, 0, FIRST_STEPS
@@ -164,6 +165,7 @@ class TrainingChecks:
             self._recorder.device_copies,
             self._recorder.try_lock.guard.count_error,
             self._passes,
+            self.loads,
             self._rank,
         )
         self._checks = [kind(training) for kind in CHECKS if kind.name not in self._disabled]
