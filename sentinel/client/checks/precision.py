@@ -62,6 +62,9 @@ def is_autocast_active(device_type: str) -> bool:
     torch = sys.modules["torch"]
     try:
         return bool(torch.is_autocast_enabled(device_type))
+    except RuntimeError:
+        # There is no autocast for such a device.
+        return False
     except TypeError:
         # PyTorch before 2.4.
         is_cpu = device_type == "cpu"

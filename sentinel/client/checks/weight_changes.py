@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 from weakref import ref
 
+from sentinel.client.capture import scalars
 from sentinel.client.capture.device_copy import is_capturing_graph
 from sentinel.client.capture.grad_sharding import local_part
 from sentinel.client.checks.check import Check, CheckedTraining
@@ -106,8 +107,9 @@ class WeightChanges(Check):
                 continue
             default = places, torch.zeros_like(rows[:, 0])
             known_places, known = self._steps_of.setdefault(device, default)
-            # Equality is known at no cost on the host only.
-            is_equal = device.type == "cpu" and torch.equal(before[device][1], rows)
+            # To know that nothing changed costs a wait for a device, and little on the host.
+            is_on_host = device.type not in scalars.ASYNC_DEVICE_TYPES
+            is_equal = is_on_host and torch.equal(before[device][1], rows)
             if known_places == places and not is_equal:
                 is_new = is_set_anew(before[device][1], rows)
                 known = torch.where((known == 0.0) & is_new, steps, known)
