@@ -86,7 +86,7 @@ def test_the_set_up_is_recorded(recorded, reported_metadata):
     assert known["model_parameters"] == sum(linear) + 2 * 64
     assert known["trained_parameters"] == linear[1] + linear[2]
     assert known["parameter_types"] == "float32"
-    unchecked = "batches, evaluation, precision, replicas, schedule"
+    unchecked = "batches, evaluation, loaded_weights, precision, replicas, schedule"
     assert known["checks/without_result"] == unchecked
 
 
