@@ -69,6 +69,18 @@ def train(
             schedule.step()
 
 
+def step_with_closure(model: nn.Module, optimizer: Optimizer) -> None:
+    """A step in which gradients are cleared and computed by its closure, as Lightning's."""
+
+    def closure() -> Tensor:
+        model.zero_grad()
+        loss = loss_of(model, examples())
+        loss.backward()
+        return loss
+
+    optimizer.step(closure=closure)
+
+
 def accumulate(passes: int, *, schedule_by_pass: bool = False) -> None:
     model = network()
     optimizer = AdamW(model.parameters())
@@ -125,6 +137,13 @@ def optimizer_of_a_copy() -> None:
     model = network()
     optimizer = AdamW(copy.deepcopy(model).parameters())
     train(model, optimizer, clear=model.zero_grad)
+
+
+def optimizer_of_a_copy_with_closure() -> None:
+    model = network()
+    optimizer = AdamW(copy.deepcopy(model).parameters())
+    for _ in range(STEPS):
+        step_with_closure(model, optimizer)
 
 
 def optimizer_before_replacement() -> None:
@@ -403,6 +422,7 @@ SILENT: dict[Training, str] = {
     gradients_never_cleared: "gradients_not_cleared",
     gradients_of_another_model_cleared: "gradients_not_cleared",
     optimizer_of_a_copy: "weights_not_updated",
+    optimizer_of_a_copy_with_closure: "weights_not_updated",
     optimizer_before_replacement: "weights_not_updated",
     block_not_in_optimizer: "weights_not_updated",
     gradients_cleared_before_the_step: "weights_not_updated",
@@ -547,6 +567,13 @@ def lbfgs() -> None:
 
     for _ in range(STEPS):
         optimizer.step(closure)
+
+
+def plain_with_closure() -> None:
+    model = network()
+    optimizer = AdamW(model.parameters())
+    for _ in range(STEPS):
+        step_with_closure(model, optimizer)
 
 
 def one_batch_is_all_the_data() -> None:
@@ -792,5 +819,6 @@ HEALTHY: tuple[Training, ...] = (
     frozen_backbone_in_evaluation_mode, frozen_batch_normalization, no_dropout_in_evaluation_mode,
     warmed_up, several_schedules, bfloat16_at_a_usual_rate,
     embeddings_of_which_few_have_a_gradient, generator_and_discriminator, validated, lbfgs,
+    plain_with_closure,
     one_batch_is_all_the_data,
 )  # fmt: skip

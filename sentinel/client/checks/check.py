@@ -121,10 +121,10 @@ class Check:
         """A backward pass ended."""
 
     def before_step(self) -> None:
-        """A step of the optimizer begins, without closure."""
+        """A step of the optimizer begins; its closure, if any, has run once."""
 
     def after_step(self) -> None:
-        """A step of the optimizer ended, without closure; it is counted."""
+        """A step of the optimizer ended; it is counted."""
 
     def on_first_batch(self, iterator: Any, batch: Any) -> None:
         """The first batch of a pass over the data arrived."""

@@ -88,7 +88,7 @@ class TrainingChecks:
         self._run("after_backward")
 
     def before_step(self) -> None:
-        """A step of the optimizer begins, without closure."""
+        """A step of the optimizer begins; its closure, if any, has run once."""
         self._run("before_step")
 
     def after_step(self, step_seconds: float) -> Self | None:
