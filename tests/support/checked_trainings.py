@@ -576,6 +576,22 @@ def plain_with_closure() -> None:
         step_with_closure(model, optimizer)
 
 
+class DetachedBody(nn.Module):
+    """A body whose output is detached, so that it gets no gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(20, 64), nn.Linear(64, 5)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(self.body(inputs).relu().detach())
+
+
+def detached_body() -> None:
+    model = DetachedBody()
+    train(model, AdamW(model.parameters()))
+
+
 def one_batch_is_all_the_data() -> None:
     model = network()
     data = DataLoader(TensorDataset(*examples(16)), batch_size=16)
@@ -819,6 +835,6 @@ HEALTHY: tuple[Training, ...] = (
     frozen_backbone_in_evaluation_mode, frozen_batch_normalization, no_dropout_in_evaluation_mode,
     warmed_up, several_schedules, bfloat16_at_a_usual_rate,
     embeddings_of_which_few_have_a_gradient, generator_and_discriminator, validated, lbfgs,
-    plain_with_closure,
+    plain_with_closure, detached_body,
     one_batch_is_all_the_data,
 )  # fmt: skip

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from sentinel.client.capture.owned_modules import named_parameters
 from sentinel.client.checks.check import Check, Evidence
+from sentinel.client.checks.weights import names_in_model, names_text
 
 STEP = 5
 """The step after which the parameters are counted: all optimizers have taken one."""
@@ -41,7 +42,12 @@ class SetUp(Check):
         root = training.find_model()
         owned = {} if root is None else {id(each): each for _, each in named_parameters(root)}
         # Several optimizers may train several models.
-        training.record_metadata(describe_parameters((trained | owned).values(), trained))
+        described = {**describe_parameters((trained | owned).values(), trained)}
+        without = [each for each in trained.values() if each.grad is None]
+        # All of them, if gradients are cleared with the step.
+        if root is not None and 0 < len(without) < len(trained):
+            described["modules_without_gradient"] = names_text(names_in_model(root, without))
+        training.record_metadata(described)
 
 
 def describe_parameters(parameters: Iterable[Any], trained: Iterable[int]) -> Evidence:

@@ -385,12 +385,17 @@ def graph_leaves(nodes: Iterable[Any]) -> list[Any]:
 
 def module_names(tensors: Collection[Any], kind: Any = object) -> list[str]:
     """The paths of the modules of a kind that own these parameters, in the order of the model."""
-    ids = {id(each) for each in tensors}
     # Only where there is a problem: the search takes some tenths of a second.
-    root = owner_of(ids, root_modules())
+    root = owner_of({id(each) for each in tensors}, root_modules())
+    return [] if root is None else names_in_model(root, tensors, kind)
+
+
+def names_in_model(root: Any, tensors: Collection[Any], kind: Any = object) -> list[str]:
+    """The paths of the modules of that model and kind that own these parameters."""
+    ids = {id(each) for each in tensors}
     return [
         clean_name(path)
-        for path, module in ([] if root is None else modules_of(root))
+        for path, module in modules_of(root)
         if isinstance(module, kind) and any(id(each) in ids for _, each in parameters_of(module))
     ]
 

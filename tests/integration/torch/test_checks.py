@@ -10,6 +10,7 @@ import torch
 from support.checked_trainings import (
     HEALTHY,
     SILENT,
+    detached_body,
     examples,
     frozen_backbone_in_evaluation_mode,
     initialized_again,
@@ -86,8 +87,15 @@ def test_the_set_up_is_recorded(recorded, reported_metadata):
     assert known["model_parameters"] == sum(linear) + 2 * 64
     assert known["trained_parameters"] == linear[1] + linear[2]
     assert known["parameter_types"] == "float32"
+    assert "modules_without_gradient" not in known
     unchecked = "batches, evaluation, loaded_weights, precision, replicas, schedule"
     assert known["checks/without_result"] == unchecked
+
+
+def test_trained_modules_without_a_gradient_are_recorded(reported_metadata):
+    monitored(detached_body)()
+
+    assert reported_metadata()[0]["modules_without_gradient"] == "`body`"
 
 
 def test_a_model_whose_mode_is_observed_can_be_pickled_and_copied():
