@@ -16,6 +16,9 @@ from sentinel.model.finding import (
 )
 from sentinel.model.record import CHECK, CHECK_KEY, PROBLEM_KEY, Event, Record
 
+STEPS_AGO_KEY = "steps_ago"
+"""Evidence: steps since the problem occurred, where the check knows that."""
+
 
 class Problem(NamedTuple):
     """What a check may find: a summary as a format of its evidence, a remedy and a severity."""
@@ -59,6 +62,9 @@ class ReportedCheck(DetectorDefaults):
             evidence.pop(key, None)
         # A training that never passed the check has been wrong since its first step.
         onset = record.step if self._has_passed else first_step(record)
+        if STEPS_AGO_KEY in evidence:
+            onset = max(first_step(record), record.step - int(record.values[STEPS_AGO_KEY]))
+            del evidence[STEPS_AGO_KEY]
         return Finding(
             summary=problem.summary.format_map(evidence),
             evidence=evidence,

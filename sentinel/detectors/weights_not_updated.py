@@ -5,6 +5,7 @@ Formula
                elements of a weight, at most 512 weights, at some steps whose learning rate is not 0
     Finding  = no element of a weight, or of any, moved in 3 measurements; or
                the optimizer has no parameter with a gradient in 3 steps in a row; or
+               no optimizer takes a step, and 20 gradients are computed and cleared; or
                a parameter between others of the optimizer gets a gradient, and no optimizer that
                took a step holds it; or
                since the end of a warm-up, in at least 3 measurements, less than 0.3 % of the
@@ -47,7 +48,7 @@ class WeightsNotUpdated(ReportedCheck):
 
     check: ClassVar[str] = "weights"
     unreported: ClassVar[str] = (
-        "The check needs 8 steps of an optimizer without a closure, outside the backward pass."
+        "The check needs 8 steps of an optimizer, outside the backward pass."
     )
     signal: ClassVar[str] = "loss"
     remedy: ClassVar[str] = (
@@ -73,6 +74,12 @@ class WeightsNotUpdated(ReportedCheck):
             "No parameter of the optimizer has a gradient when it takes a step.",
             f"{_INITIAL} Call `zero_grad()` before `backward()`, and `backward()` before `step()`. "
             "Check that the loss is not computed under `torch.no_grad()` or from detached tensors.",
+            Severity.CRITICAL,
+        ),
+        "no_step": Problem(
+            "No optimizer takes a step: gradients were computed and cleared {updates:.0f} times.",
+            f"{_INITIAL} Call `optimizer.step()` after `backward()`, before the gradients are "
+            "cleared, and check that it is PyTorch's own and not replaced.",
             Severity.CRITICAL,
         ),
         "part_unchanged": Problem(

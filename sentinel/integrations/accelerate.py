@@ -48,6 +48,9 @@ class AcceleratorObserver:
 
     def on_backward(self, accelerator: Any, *_: Any, **__: Any) -> None:
         """Called for a backward pass; reports an accelerator that is older than the run."""
+        checks = self._patcher.loop.observing_checks
+        if checks is not None:
+            checks.on_framework_backward("Accelerate", str(accelerator.mixed_precision))
         if not self._is_reported:
             # A Trainer accumulates gradients itself and gives its accelerator 1.
             steps = accelerator.gradient_accumulation_steps

@@ -65,14 +65,18 @@ class _ScalerObserver:
     def after_step(self, _: Any, scaler: Any, optimizer: Any, *__: Any, **___: Any) -> None:
         if not scaler.is_enabled():
             return
-        if self.patcher.loop.begun_steps == self.steps_begun_before:
+        is_skipped = self.patcher.loop.begun_steps == self.steps_begun_before
+        is_fused = getattr(optimizer, "_step_supports_amp_scaling", False)
+        if self.patcher.loop.checks is not None and (is_skipped or not is_fused):
+            self.patcher.loop.checks.scaler_steps.add(scaler, is_skipped=is_skipped)
+        if is_skipped:
             self.skipped_steps = self.skipped_steps + 1.0
             # Recorded directly, since the values do not belong to a completed step.
             self.patcher.recorder.record_event(
                 Event.STEP, None, {"skipped_steps": self.skipped_steps}
             )
             self.patcher.loop.on_uncounted_step()
-        elif getattr(optimizer, "_step_supports_amp_scaling", False):
+        elif is_fused:
             flags = [*scaler._found_inf_per_device(optimizer).values()]  # noqa: SLF001
             device = flags[0].device
             infinite = sum(flag.to(device, non_blocking=True) for flag in flags) > 0

@@ -216,8 +216,11 @@ def _wrap_zero_grad(patcher: Patcher) -> Callable[[Any], Any]:
     torch, loop = sys.modules["torch"], patcher.loop
 
     def on_zero_grad(optimizer: Any, *_: Any) -> None:
+        primary = loop.primary_ref()
+        if primary is None:
+            loop.on_cleared_without_step()
         # Gradients of other optimizers, such as a critic's, do not belong to the counted step.
-        loop.loss.finished = loop.loss.finished or loop.primary_ref() in (None, optimizer)
+        loop.loss.finished = loop.loss.finished or primary in (None, optimizer)
 
     def make(original: Any) -> Any:
         @functools.wraps(original)

@@ -33,6 +33,7 @@ FACTS: Mapping[str, str] = {
     "model": "Model",
     "model_parameters": "Parameters",
     "trained_parameters": "Trained share",
+    "modules_without_gradient": "Trained without a gradient",
     "parameter_types": "Parameter types",
     "peft_type": "Adapter",
     "strategy": "Strategy",

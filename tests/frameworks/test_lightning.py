@@ -1,5 +1,6 @@
 """The installed Lightning: recorded values, special cases, and no remaining patches."""
 
+import copy
 import random
 
 import pytest
@@ -15,7 +16,7 @@ from support.fake_device import pretended_device
 from support.training_loops import column, steps
 
 import sentinel
-from sentinel.model.record import Event
+from sentinel.model.record import CHECK_KEY, PROBLEM_KEY, Event
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
 
@@ -47,6 +48,20 @@ def test_every_step_has_lightnings_number_and_correct_values(tmp_path, recorded,
     )
     assert (known["max_steps"], known["lr"], known["learning_rate"]) == (6, 0.1, 0.1)
     assert known["framework_version"] == L.__version__
+
+
+@pytest.mark.parametrize("is_copied", [False, True])
+def test_weights_that_no_step_changes_are_reported(tmp_path, recorded, is_copied):
+    model, fit = net(), trainer(tmp_path, max_steps=20)
+    if is_copied:
+        copied = torch.optim.SGD(copy.deepcopy(model).parameters(), lr=0.1)
+        model.configure_optimizers = lambda: copied
+    with watched:
+        fit.fit(model, data(count=80))
+
+    checks = [r.attributes for r in recorded()[0] if r.event is Event.CHECK]
+    problems = {each[PROBLEM_KEY] for each in checks if each[CHECK_KEY] == "weights"}
+    assert problems == ({"other_tensors"} if is_copied else {""})
 
 
 def test_accumulated_batches_are_one_step_whose_loss_is_their_mean(tmp_path, recorded):

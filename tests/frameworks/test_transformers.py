@@ -15,7 +15,10 @@ from sentinel.model.record import Event
 
 need("transformers", "accelerate", "datasets")
 import tiny_models
+import torch
+import transformers
 from recording_trainers import logged, plain
+from safetensors import torch as safetensors
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
 
@@ -252,3 +255,29 @@ def test_nested_generation_is_timed_once(build, tokens, recorded):
     assert len(spent) == 2
     assert spent[0]["generation_time"] > 0
     assert 0 < spent[1]["generation_time"] <= spent[1]["step_time"]
+
+
+@pytest.mark.parametrize(("prefix", "problem"), [("_orig_mod.", "not_loaded"), ("", "")])
+def test_a_checkpoint_that_gives_the_model_no_weights_is_found(
+    tokens, tmp_path, recorded, prefix, problem
+):
+    tiny_models.llama(tokens).save_pretrained(tmp_path)
+    path = tmp_path / "model.safetensors"
+    saved = safetensors.load_file(path)
+    renamed = {f"{prefix}{name}": each for name, each in saved.items()}
+    safetensors.save_file(renamed, path, metadata={"format": "pt"})
+
+    @watched
+    def train():
+        model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        batch = torch.arange(8).reshape(1, 8)
+        for _ in range(5):
+            optimizer.zero_grad()
+            model(batch, labels=batch).loss.backward()
+            optimizer.step()
+
+    train()
+
+    found = {r.attributes["check"]: r.attributes for r in recorded()[0] if r.event is Event.CHECK}
+    assert found["loaded_weights"]["problem"] == problem

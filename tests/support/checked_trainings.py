@@ -20,6 +20,7 @@ from torch.optim.lr_scheduler import (
     LRScheduler,
     SequentialLR,
 )
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 STEPS = 30
@@ -68,6 +69,18 @@ def train(
             schedule.step()
 
 
+def step_with_closure(model: nn.Module, optimizer: Optimizer) -> None:
+    """A step in which gradients are cleared and computed by its closure, as Lightning's."""
+
+    def closure() -> Tensor:
+        model.zero_grad()
+        loss = loss_of(model, examples())
+        loss.backward()
+        return loss
+
+    optimizer.step(closure=closure)
+
+
 def accumulate(passes: int, *, schedule_by_pass: bool = False) -> None:
     model = network()
     optimizer = AdamW(model.parameters())
@@ -95,6 +108,21 @@ def written_back(model: nn.Module, optimizer: Optimizer, *names: str) -> None:
     optimizer.register_step_post_hook(write)
 
 
+def between_steps(
+    model: nn.Module, change: Callable[[int], None], *, optimizer: Optimizer | None = None
+) -> None:
+    """Train, and call `change` with the number of steps before each step."""
+    optimizer = AdamW(model.parameters()) if optimizer is None else optimizer
+    for step in range(STEPS):
+        change(step)
+        train(model, optimizer, steps=1)
+
+
+def reset(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear):
+        module.weight.data.normal_(0.0, 0.1)
+
+
 def gradients_never_cleared() -> None:
     model = network()
     train(model, SGD(model.parameters(), 1e-3), clear=lambda: None)
@@ -109,6 +137,13 @@ def optimizer_of_a_copy() -> None:
     model = network()
     optimizer = AdamW(copy.deepcopy(model).parameters())
     train(model, optimizer, clear=model.zero_grad)
+
+
+def optimizer_of_a_copy_with_closure() -> None:
+    model = network()
+    optimizer = AdamW(copy.deepcopy(model).parameters())
+    for _ in range(STEPS):
+        step_with_closure(model, optimizer)
 
 
 def optimizer_before_replacement() -> None:
@@ -236,10 +271,158 @@ def data_set_that_ignores_the_index() -> None:
     train(model, AdamW(model.parameters()), batches=DataLoader(OneItem(), 16, shuffle=True))
 
 
+def initialized_again() -> None:
+    """As `from_pretrained` that initializes what it loaded (transformers#17877)."""
+    model = network()
+    between_steps(model, lambda step: model.apply(reset) if step == 9 else None)
+
+
+def head_initialized_at_each_pass() -> None:
+    model = network()
+    between_steps(model, lambda step: None if step % 5 else model[6].reset_parameters())
+
+
+def weights_of_another_model_copied() -> None:
+    model, other = network(), network()
+
+    def copy_weights(step: int) -> None:
+        if step == 12:
+            with torch.no_grad():
+                for weight, new in zip(model.parameters(), other.parameters(), strict=True):
+                    weight.copy_(new)
+
+    between_steps(model, copy_weights)
+
+
+def frozen_with_gradients_of_zero() -> None:
+    """Stages that are frozen too late: momentum and decay still change them."""
+    model = network()
+    optimizer = AdamW(model.parameters())
+    for step in range(STEPS):
+        if step == 6:
+            model[:4].requires_grad_(False)
+        train(model, optimizer, steps=1, clear=lambda: optimizer.zero_grad(set_to_none=False))
+
+
+def evaluate_between(
+    model: nn.Module,
+    held_out: Iterable[Iterable[Tensor]],
+    evaluate: Callable[[Iterable[Iterable[Tensor]]], None],
+    *,
+    data: Iterable[Iterable[Tensor]] | None = None,
+) -> None:
+    """Train on one data set, and evaluate on another one after every fifth step."""
+    optimizer = AdamW(model.parameters())
+    batches = cycle(loader(shuffle=True) if data is None else data)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss_of(model, next(batches)).backward()
+        optimizer.step()
+        if step % 5 == 4:
+            evaluate(held_out)
+
+
+def without_gradients(model: nn.Module) -> Callable[[Iterable[Iterable[Tensor]]], None]:
+    def evaluate(held_out: Iterable[Iterable[Tensor]]) -> None:
+        with torch.no_grad():
+            for batch in held_out:
+                loss_of(model, batch)
+
+    return evaluate
+
+
+def evaluated_in_training_mode() -> None:
+    model = network()
+    evaluate_between(model, loader(), without_gradients(model))
+
+
+def dropout_in_evaluation() -> None:
+    """Each batch is fetched with gradients (transformers#33844)."""
+    model = nn.Sequential(nn.Linear(20, 64), nn.GELU(), nn.Dropout(0.2), nn.Linear(64, 5))
+
+    def evaluate(held_out: Iterable[Iterable[Tensor]]) -> None:
+        for batch in held_out:
+            with torch.inference_mode():
+                loss_of(model, batch)
+
+    evaluate_between(model, loader(), evaluate)
+
+
+def scaled_without_autocast() -> None:
+    model = network()
+    optimizer, scaler = AdamW(model.parameters()), torch.amp.GradScaler("cpu")
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model, examples())).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def autocast_around_the_backward_pass() -> None:
+    model = network()
+    optimizer = AdamW(model.parameters())
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss = loss_of(model, examples())
+        with torch.autocast("cpu", torch.bfloat16):
+            loss.backward()
+        optimizer.step()
+
+
+def every_step_skipped() -> None:
+    """The root of 0 has an infinite gradient, and the loss stays finite."""
+    model = network()
+    optimizer, scaler = AdamW(model.parameters()), torch.amp.GradScaler("cpu")
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.float16):
+            outputs = model(examples()[0])
+            loss = outputs.square().mean() + (outputs - outputs).sqrt().sum()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def step_never_called() -> None:
+    model = network()
+    optimizer = AdamW(model.parameters())
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss_of(model, examples()).backward()
+
+
+def step_replaced() -> None:
+    model = network()
+    optimizer = AdamW(model.parameters())
+    optimizer.step = lambda: None
+    train(model, optimizer)
+
+
+def checkpoint_with_another_prefix() -> None:
+    """That of a wrapped model, loaded without an error."""
+    model = network()
+    saved = {f"module.{name}": each for name, each in network().state_dict().items()}
+    model.load_state_dict(saved, strict=False)
+    train(model, AdamW(model.parameters()))
+
+
 SILENT: dict[Training, str] = {
+    checkpoint_with_another_prefix: "weights_not_loaded",
+    step_never_called: "weights_not_updated",
+    step_replaced: "weights_not_updated",
+    scaled_without_autocast: "autocast_not_in_force",
+    autocast_around_the_backward_pass: "autocast_not_in_force",
+    every_step_skipped: "steps_skipped",
+    evaluated_in_training_mode: "evaluation_in_training_mode",
+    dropout_in_evaluation: "evaluation_in_training_mode",
+    initialized_again: "unexpected_weight_changes",
+    head_initialized_at_each_pass: "unexpected_weight_changes",
+    weights_of_another_model_copied: "unexpected_weight_changes",
+    frozen_with_gradients_of_zero: "unexpected_weight_changes",
     gradients_never_cleared: "gradients_not_cleared",
     gradients_of_another_model_cleared: "gradients_not_cleared",
     optimizer_of_a_copy: "weights_not_updated",
+    optimizer_of_a_copy_with_closure: "weights_not_updated",
     optimizer_before_replacement: "weights_not_updated",
     block_not_in_optimizer: "weights_not_updated",
     gradients_cleared_before_the_step: "weights_not_updated",
@@ -386,6 +569,29 @@ def lbfgs() -> None:
         optimizer.step(closure)
 
 
+def plain_with_closure() -> None:
+    model = network()
+    optimizer = AdamW(model.parameters())
+    for _ in range(STEPS):
+        step_with_closure(model, optimizer)
+
+
+class DetachedBody(nn.Module):
+    """A body whose output is detached, so that it gets no gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(20, 64), nn.Linear(64, 5)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(self.body(inputs).relu().detach())
+
+
+def detached_body() -> None:
+    model = DetachedBody()
+    train(model, AdamW(model.parameters()))
+
+
 def one_batch_is_all_the_data() -> None:
     model = network()
     data = DataLoader(TensorDataset(*examples(16)), batch_size=16)
@@ -445,12 +651,190 @@ def data_that_is_not_read() -> None:
         optimizer.step()
 
 
+def clipped_weights() -> None:
+    """As the critic of a Wasserstein GAN."""
+    model = network()
+
+    def clip(step: int) -> None:
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.clamp_(-0.01, 0.01)
+
+    between_steps(model, clip)
+
+
+def orthogonal_weights() -> None:
+    model = network()
+
+    def project(step: int) -> None:
+        with torch.no_grad():
+            model[4].weight.copy_(torch.linalg.qr(model[4].weight)[0])
+
+    between_steps(model, project)
+
+
+def pruned_weights() -> None:
+    model = network()
+
+    def prune(step: int) -> None:
+        with torch.no_grad():
+            for module in model[::4]:
+                size = module.weight.abs()
+                module.weight.mul_(size > size.quantile(0.025 * step))
+
+    between_steps(model, prune)
+
+
+def averages_swapped_in_for_an_evaluation() -> None:
+    model = network()
+    average = torch.optim.swa_utils.AveragedModel(model)
+    optimizer = AdamW(model.parameters())
+    for _ in range(STEPS):
+        train(model, optimizer, steps=1)
+        average.update_parameters(model)
+        own = [weight.detach().clone() for weight in model.parameters()]
+        for weight, mean in zip(model.parameters(), average.parameters(), strict=True):
+            weight.data.copy_(mean.data)
+        model.eval()
+        loss_of(model, examples())
+        model.train()
+        for weight, before in zip(model.parameters(), own, strict=True):
+            weight.data.copy_(before)
+
+
+def loaded_again() -> None:
+    """Back to other weights by way of a checkpoint."""
+    model, other = network(), network()
+    between_steps(
+        model, lambda step: model.load_state_dict(other.state_dict()) if step == 9 else None
+    )
+
+
+def frozen_without_gradients() -> None:
+    model = network()
+    between_steps(model, lambda step: model[:4].requires_grad_(step < 6))
+
+
+def codebook_renewed() -> None:
+    """Entries of a codebook that nothing uses are replaced by examples."""
+    model = nn.Sequential(nn.Linear(20, 16), nn.Linear(16, 16), nn.Linear(16, 5))
+    model.register_parameter("codebook", nn.Parameter(torch.randn(64, 16)))
+    between_steps(model, lambda step: model.codebook.data.normal_() if step == 9 else None)
+
+
+def another_model_evaluated() -> None:
+    """Averaged weights are evaluated, and the model stays in training mode."""
+    model = network()
+    average = copy.deepcopy(model).eval()
+    evaluate_between(model, loader(), without_gradients(average))
+
+
+def dropout_on_purpose() -> None:
+    """Monte Carlo dropout: the model is in evaluation mode."""
+    model = network()
+
+    def evaluate(held_out: Iterable[Iterable[Tensor]]) -> None:
+        model.eval()
+        model[3].train()
+        without_gradients(model)(held_out)
+        model.train()
+
+    evaluate_between(model, loader(), evaluate)
+
+
+def statistics_computed_anew() -> None:
+    model, data = network(), loader(shuffle=True)
+    evaluate_between(
+        model, loader(), lambda held_out: torch.optim.swa_utils.update_bn(held_out, model)
+    )
+    evaluate_between(model, data, without_gradients(model), data=data)
+
+
+def labels_made_for_other_data() -> None:
+    """Each update has batches of two data sets; one is labelled by the model."""
+    model, data, other = network(), loader(), loader()
+    optimizer = AdamW(model.parameters())
+    for _ in range(3):
+        labelled_batches = iter(data)
+        for inputs, _ in other:
+            with torch.no_grad():
+                labels = model(inputs).argmax(1)
+            labelled = next(labelled_batches)
+            optimizer.zero_grad()
+            (loss_of(model, labelled) + loss_of(model, (inputs, labels))).backward()
+            optimizer.step()
+
+
+def mixed_precision() -> None:
+    """The first steps are skipped until the scale is found; the head computes in float32."""
+    model = network()
+    optimizer = AdamW(model.parameters())
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**24, growth_interval=5)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        inputs, labels = examples()
+        with torch.autocast("cpu", torch.float16):
+            hidden = model[:6](inputs)
+        loss = nn.functional.cross_entropy(model[6](hidden.float()), labels)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def autocast_for_a_frozen_part() -> None:
+    backbone, head = network()[:6].requires_grad_(False), nn.Linear(64, 5)
+    optimizer = AdamW(head.parameters())
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        inputs, labels = examples()
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            hidden = backbone(inputs)
+        nn.functional.cross_entropy(head(hidden.float()), labels).backward()
+        optimizer.step()
+
+
+def checkpointed_in_mixed_precision() -> None:
+    """The graph of the blocks is hidden until the backward pass."""
+    model = network()
+    optimizer, scaler = AdamW(model.parameters()), torch.amp.GradScaler("cpu")
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        inputs, labels = examples()
+        inputs.requires_grad_(True)
+        with torch.autocast("cpu", torch.bfloat16):
+            hidden = checkpoint(
+                lambda values: model[:6](values).float(), inputs, use_reentrant=True
+            )
+        scaler.scale(nn.functional.cross_entropy(model[6](hidden), labels)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def parts_loaded() -> None:
+    """A backbone from a larger model, a new head, an adapter, and a prefix that is corrected."""
+    model, saved = network(), network().state_dict()
+    larger = {f"{part}.{name}": each for name, each in saved.items() for part in "abcdefghijkl"}
+    model[4].load_state_dict({"4.weight": saved["4.weight"]}, strict=False)
+    model.load_state_dict(
+        {**larger, **{name: each for name, each in saved.items() if name < "6"}}, strict=False
+    )
+    model[6].load_state_dict({"bias": saved["6.bias"]}, strict=False)
+    train(model, AdamW(model.parameters()))
+
+
 HEALTHY: tuple[Training, ...] = (
+    parts_loaded,
+    mixed_precision, autocast_for_a_frozen_part, checkpointed_in_mixed_precision,
+    another_model_evaluated, dropout_on_purpose, statistics_computed_anew,
+    labels_made_for_other_data,
+    clipped_weights, orthogonal_weights, pruned_weights, averages_swapped_in_for_an_evaluation,
+    loaded_again, frozen_without_gradients, codebook_renewed,
     cleared_through_data, norms_too_coarse_for_the_rate, group_without_a_rate, rate_as_a_tensor,
     attacked_in_evaluation_mode, data_that_is_not_read,
     plain, plain_sgd_with_momentum, cleared_in_place, cleared_by_hand, accumulated, head_alone,
     frozen_backbone_in_evaluation_mode, frozen_batch_normalization, no_dropout_in_evaluation_mode,
     warmed_up, several_schedules, bfloat16_at_a_usual_rate,
     embeddings_of_which_few_have_a_gradient, generator_and_discriminator, validated, lbfgs,
+    plain_with_closure, detached_body,
     one_batch_is_all_the_data,
 )  # fmt: skip

@@ -172,18 +172,18 @@ class TrainingLoop:
             self.fused_ref = lambda: None
             self._complete_optimizer_step(optimizer)
 
-    def before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """An optimizer step begins."""
+    def before_step(self, optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+        """An optimizer step begins; returns other arguments for it, or None to keep them."""
         self.begun_steps += 1
         if is_capturing_graph() or (
             self.engine_optimizers and any(owned() is optimizer for owned in self.engine_optimizers)
         ):
-            return
+            return None
         if not getattr(optimizer, "state", True) and _is_creating_state():
-            return
+            return None
         if in_backward_pass():
             self.fused_ref = weakref.ref(optimizer)
-            return
+            return None
         # Each access to the state of a thread looks up the thread.
         thread = self.thread_state
         stepping = thread.stepping_optimizers
@@ -203,14 +203,21 @@ class TrainingLoop:
             if not has_closure:
                 self._measure(optimizer)
             if is_primary and (self.gradient_flow or self.observing_checks):
-                self._observe_step(optimizer, has_closure=has_closure)
+                return self._observe_step(optimizer, args, kwargs, has_closure=has_closure)
+        return None
 
-    def _observe_step(self, optimizer: Any, *, has_closure: bool) -> None:
+    def _observe_step(
+        self, optimizer: Any, args: Any, kwargs: Any, *, has_closure: bool
+    ) -> tuple[Any, Any] | None:
         """A step of the primary optimizer begins; with a closure, its passes run inside it."""
         if self.gradient_flow is not None:
             self.gradient_flow.before_step(optimizer, has_closure=has_closure)
-        if self.observing_checks is not None and not has_closure:
-            self.observing_checks.before_step()
+        if self.observing_checks is None:
+            return None
+        if has_closure:
+            return _after_closure(args, kwargs, self.observing_checks.before_step)
+        self.observing_checks.before_step()
+        return None
 
     def after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """An optimizer step ended."""
@@ -279,6 +286,16 @@ class TrainingLoop:
         """An optimizer step ended that is not counted."""
         self.loss.finished = True
         self.recorder.record_uncounted_step()
+
+    def on_cleared_without_step(self) -> None:
+        """Gradients are cleared, and there is no primary optimizer."""
+        if (
+            self.checks is not None
+            and self.loss.has_new_pass
+            and not self.begun_steps
+            and not self.engine_optimizers
+        ):
+            self.checks.on_cleared_without_step()
 
     def completes_step(self, optimizer: Any, size: int | None = None) -> bool:
         """Whether a step of that optimizer completes a training step.
@@ -487,6 +504,21 @@ def _class_count(loss: Any) -> int:
 
 def _closure(args: Any, kwargs: Any) -> Any:
     return kwargs.get("closure") or (args[1] if len(args) > 1 else None)
+
+
+def _after_closure(args: Any, kwargs: Any, call: Callable[[], None]) -> tuple[Any, Any]:
+    """These arguments of a step, with a closure that makes the call after its first run."""
+    closure, calls = _closure(args, kwargs), [call]
+
+    def run() -> Any:
+        result = closure()
+        if calls:
+            calls.pop()()
+        return result
+
+    if kwargs.get("closure"):
+        return args, {**kwargs, "closure": run}
+    return (args[0], run, *args[2:]), kwargs
 
 
 def _enclosing_steps(stepping: tuple[int, ...], optimizer: int) -> tuple[int, ...]:

@@ -77,18 +77,22 @@ class Patcher:
         """Call `undo` when the patches are undone."""
         self._cleanups.append(undo)
 
-    def call_safely(self, body: Callable[..., Any], *args: Any) -> None:
-        """Run a part of the integration; an error in it is counted and not raised."""
+    def call_safely(self, body: Callable[..., Any], *args: Any) -> Any:
+        """Run a part of the integration, and return its result.
+
+        An error in it is counted and not raised; the result is None then.
+        """
         if self.disabled or self._guard.disabled:
-            return
+            return None
         try:
-            body(*args)
+            return body(*args)
         except Exception as error:
             try:
                 function = getattr(body, "func", body)
                 self.handle_error(error, getattr(function, "__name__", "patch"))
             except (RecursionError, MemoryError):
                 self.recorder.ring.words[WORD_ERRORS] += 1
+            return None
 
     def add_missing(self, name: str) -> None:
         """Note a function that this version of the framework does not have."""

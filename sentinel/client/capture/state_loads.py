@@ -34,8 +34,14 @@ class StateLoads:
         if primary in (None, optimizer):
             self._record()
 
-    def after_module_load(self, _: Any, module: Any, *__: Any, **___: Any) -> None:
+    def after_module_load(
+        self, keys: Any, module: Any, state_dict: Any, *_: Any, **__: Any
+    ) -> None:
         """Called after `Module.load_state_dict`."""
+        if self._loop.checks is not None and keys is not None:
+            self._loop.checks.loads.add_state_dict(module, state_dict, keys)
+        if self._loop.observing_checks is not None:
+            self._loop.observing_checks.on_load()
         # Before the first step, weights without the state of an optimizer begin a training.
         if self._loop.recorder.clock.step_index and self._is_trained(module):
             self._record()

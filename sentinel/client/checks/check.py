@@ -15,6 +15,7 @@ from sentinel.model.record import CHECK_KEY, PROBLEM_KEY
 
 if TYPE_CHECKING:
     from sentinel.client.checks.batches import SamplerPasses
+    from sentinel.client.checks.loaded_weights import Loads
 
 Evidence = Mapping[str, float | str]
 
@@ -25,17 +26,20 @@ class CheckedTraining:
 
     `find_optimizer` gives the optimizer while it exists, `find_optimizers` those that took a step
     in this training, `seen_modules` modules of which one may own its parameters. `record` writes a
-    CHECK; `device_copies` reads results from their device.
+    CHECK, `record_metadata` metadata of the run; `device_copies` reads results from their device.
     """
 
     find_optimizer: Callable[[], Any]
     find_optimizers: Callable[[], Iterable[Any]]
     seen_modules: SeenModules
     record: Callable[[Evidence], None]
+    record_metadata: Callable[[Evidence], None]
     device_copies: DeviceCopies
     count_error: Callable[[Exception], None]
     passes: SamplerPasses
     """Those of the process: the first one begins before the optimizer is known."""
+    loads: Loads
+    """Those of the process too."""
     rank: int = 0
     steps: int = 0
     """Steps of the optimizer since it became the primary one, which it does with its first step."""
@@ -45,15 +49,15 @@ class CheckedTraining:
     """The roots of the backward pass that begins now."""
     _find_model: Callable[[], Any] | None = None
 
-    def read_vector(self, vector: Any, deliver: Callable[[list[float]], None]) -> None:
+    def read_vector(self, vector: Any, deliver: Callable[[list[float]], None]) -> bool:
         """Call `deliver` with the numbers of a flat float32 tensor, once they are on the host.
 
-        It is not called while another vector of the device is in flight. Later, its errors are only
-        counted: they would be raised in whatever reads the copies then.
+        Returns whether it is: not while another vector of the device is in flight. Later, its
+        errors are only counted: they would be raised in whatever reads the copies then.
         """
         if vector.device.type not in scalars.ASYNC_DEVICE_TYPES:
             deliver(vector.tolist())
-            return
+            return True
 
         def deliver_later(numbers: list[float]) -> None:
             try:
@@ -61,7 +65,7 @@ class CheckedTraining:
             except Exception as error:
                 self.count_error(error)
 
-        self.device_copies.start_vector(vector, deliver_later)
+        return self.device_copies.start_vector(vector, deliver_later)
 
     @property
     def parameters(self) -> list[Any]:
@@ -112,10 +116,10 @@ class Check:
         """A backward pass ended."""
 
     def before_step(self) -> None:
-        """A step of the optimizer begins, without closure."""
+        """A step of the optimizer begins; its closure, if any, has run once."""
 
     def after_step(self) -> None:
-        """A step of the optimizer ended, without closure; it is counted."""
+        """A step of the optimizer ended; it is counted."""
 
     def on_first_batch(self, iterator: Any, batch: Any) -> None:
         """The first batch of a pass over the data arrived."""
@@ -123,8 +127,17 @@ class Check:
     def on_batch(self, iterator: Any, batch: Any) -> None:
         """A batch arrived."""
 
+    def on_fetch(self, iterator: Any, *, is_first: bool) -> None:
+        """A batch arrived, with or without gradients; the first one of a pass over the data."""
+
     def on_schedule(self, scheduler: Any) -> None:
         """A scheduler took a step."""
+
+    def on_framework_backward(self, framework: str, precision: str) -> None:
+        """A framework runs the next backward pass, at a precision such as `bf16`."""
+
+    def on_load(self) -> None:
+        """The state of a module is loaded."""
 
     def count(self, *, is_wrong: bool) -> None:
         """Count an update or a batch among those in a row that are wrong, or that are not."""

@@ -10,16 +10,23 @@ from weakref import ref
 from sentinel.client.capture.owned_modules import SeenModules
 from sentinel.client.checks.batches import Batches, SamplerPasses
 from sentinel.client.checks.check import Check, CheckedTraining, Evidence
+from sentinel.client.checks.evaluation import EvaluationPasses
 from sentinel.client.checks.gradients import GradientClearing
+from sentinel.client.checks.loaded_weights import LoadedWeights, Loads
 from sentinel.client.checks.mode import TrainingMode
+from sentinel.client.checks.precision import Precision
 from sentinel.client.checks.replicas import Replicas
+from sentinel.client.checks.scaler_steps import ScalerSteps
 from sentinel.client.checks.schedule import Schedule
+from sentinel.client.checks.set_up import SetUp
+from sentinel.client.checks.weight_changes import WeightChanges
 from sentinel.client.checks.weights import WeightUpdates
 from sentinel.client.recorder import Recorder
-from sentinel.model.record import Event
+from sentinel.model.record import CHECK_KEY, PROBLEM_KEY, Event
 
 CHECKS: tuple[type[Check], ...] = (
-    WeightUpdates, GradientClearing, TrainingMode, Replicas, Batches, Schedule
+    WeightUpdates, GradientClearing, TrainingMode, Replicas, Batches, Schedule, WeightChanges,
+    EvaluationPasses, Precision, SetUp, LoadedWeights,
 )  # fmt: skip
 
 FIRST_STEPS = 20
@@ -27,9 +34,13 @@ FIRST_STEPS = 20
 PERIOD, OBSERVED_STEPS = 100, 6
 """Later they observe the last steps of each period."""
 
+UPDATES_WITHOUT_STEP = 20
+"""Updates whose gradients are computed and cleared before the first step of any optimizer. Fewer
+are those of a search for the batch size, or of a warm-up of CUDA graphs."""
+
 HOOKS = (
     "before_backward", "after_backward", "before_step", "after_step", "on_first_batch", "on_batch",
-    "on_schedule",
+    "on_fetch", "on_schedule", "on_load", "on_framework_backward",
 )  # fmt: skip
 """Methods of checks."""
 
@@ -54,7 +65,9 @@ class TrainingChecks:
         self._training: CheckedTraining | None = None
         self._checks: list[Check] = []
         self._disabled: set[str] = set()
-        self._passes = SamplerPasses()
+        self._passes, self.loads = SamplerPasses(), Loads()
+        self.scaler_steps = ScalerSteps(self._record, rank)
+        self._updates_without_step = 0
         self._steps, self._first_observed, self._last_observed = 0, 0, FIRST_STEPS
         """Steps so far, those after which they are observed, and the last one observed."""
         self._hooks: dict[str, list[Hook]] = {}
@@ -72,7 +85,7 @@ class TrainingChecks:
         self._run("after_backward")
 
     def before_step(self) -> None:
-        """A step of the optimizer begins, without closure."""
+        """A step of the optimizer begins; its closure, if any, has run once."""
         self._run("before_step")
 
     def after_step(self, step_seconds: float) -> Self | None:
@@ -100,6 +113,9 @@ class TrainingChecks:
 
     def on_batch(self, iterator: Any, batch: Any, *, is_first: bool, is_observed: bool) -> None:
         """A data loader gives a batch: the first one of a pass, or one of an observed step."""
+        if self._training is not None:
+            self._training.steps = self._steps
+            self._run("on_fetch", iterator, is_first=is_first)
         if not sys.modules["torch"].is_grad_enabled():
             # Of an evaluation.
             return
@@ -114,6 +130,23 @@ class TrainingChecks:
         """A scheduler took a step."""
         self._run("on_schedule", scheduler)
 
+    def on_load(self) -> None:
+        """The state of a module is loaded."""
+        self._run("on_load")
+
+    def on_framework_backward(self, framework: str, precision: str) -> None:
+        """A framework runs the next backward pass, at a precision such as `bf16`."""
+        self._run("on_framework_backward", framework, precision)
+
+    def on_cleared_without_step(self) -> None:
+        """The gradients of a backward pass are cleared, and no optimizer has taken a step yet."""
+        self._updates_without_step += 1
+        # The steps of a scaler that skips all of them are judged by themselves.
+        if self._updates_without_step == UPDATES_WITHOUT_STEP and not self.scaler_steps.in_a_row:
+            updates, rank = float(UPDATES_WITHOUT_STEP), float(self._rank)
+            result: Evidence = {CHECK_KEY: WeightUpdates.name, PROBLEM_KEY: "no_step"}
+            self._record({**result, "rank": rank, "updates": updates})
+
     def begin(self, optimizer: Any) -> None:
         """The optimizer is the primary one from now on; its next step is observed."""
         self._steps, self._first_observed, self._last_observed = 0, 0, FIRST_STEPS
@@ -122,9 +155,11 @@ class TrainingChecks:
             self._find_optimizers,
             self._seen_modules,
             self._record,
+            self._record_metadata,
             self._recorder.device_copies,
             self._recorder.try_lock.guard.count_error,
             self._passes,
+            self.loads,
             self._rank,
         )
         self._checks = [kind(training) for kind in CHECKS if kind.name not in self._disabled]
@@ -141,10 +176,10 @@ class TrainingChecks:
             for name in HOOKS
         }
 
-    def _run(self, name: str, *args: Any) -> None:
+    def _run(self, name: str, *args: Any, **kwargs: Any) -> None:
         for check, hook in self._hooks.get(name, ()):
             try:
-                hook(*args)
+                hook(*args, **kwargs)
             except Exception as error:
                 self._disable(check, name, error)
 
@@ -153,8 +188,11 @@ class TrainingChecks:
         self._checks = [each for each in self._checks if each is not check]
         self._hooks = self._find_hooks()
         state = {f"patch/check_{check.name}": f"off: {type(error).__name__} in {where}"}
-        self._recorder.record_event(Event.METADATA, None, state)
+        self._record_metadata(state)
         self._recorder.try_lock.guard.count_error(error)
+
+    def _record_metadata(self, attributes: Evidence) -> None:
+        self._recorder.record_event(Event.METADATA, None, attributes)
 
     def _record(self, attributes: Evidence) -> None:
         self._recorder.record_event(Event.CHECK, None, attributes)

@@ -7,7 +7,7 @@ backward pass whose parameters are in no optimizer is found in its graph.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from time import perf_counter
@@ -17,7 +17,13 @@ from weakref import ref
 from sentinel.client.capture.device_copy import is_capturing_graph
 from sentinel.client.capture.grad_sharding import local_part
 from sentinel.client.capture.layer_names import clean_name, module_path
-from sentinel.client.capture.owned_modules import named_parameters, owner_of, root_modules
+from sentinel.client.capture.owned_modules import (
+    modules_of,
+    named_parameters,
+    owner_of,
+    parameters_of,
+    root_modules,
+)
 from sentinel.client.capture.scalars import number_or_reason
 from sentinel.client.checks.check import Check, CheckedTraining
 
@@ -138,7 +144,7 @@ class WeightUpdates(Check):
         own = {id(each) for each in parameters}
         leaves = [each for each in self._found_leaves() if id(each) not in own]
         if leaves:
-            evidence["modules"] = names_text(_module_names(leaves))
+            evidence["modules"] = names_text(module_names(leaves))
         self.set_result("other_tensors" if leaves else "no_gradient", evidence)
 
     def _find_omitted(self, parameters: Sequence[Any]) -> None:
@@ -267,7 +273,7 @@ class WeightUpdates(Check):
         elif len(static) == len(known):
             self.set_result("unchanged", evidence)
         elif static:
-            evidence["modules"] = names_text(_module_names(static))
+            evidence["modules"] = names_text(module_names(static))
             self.set_result("part_unchanged", evidence)
         elif self.problem != "not_in_optimizer":
             self.set_result("", evidence)
@@ -338,14 +344,14 @@ def is_sampled(tensor: Any) -> bool:
     return bool(dense and tensor.is_floating_point())
 
 
-def sample(tensor: Any) -> Any:
-    """At most `SAMPLED_ELEMENTS` elements, evenly spaced in memory: a view."""
+def sample(tensor: Any, max_elements: int = SAMPLED_ELEMENTS) -> Any:
+    """At most that many elements, evenly spaced in memory: a view."""
     numel = tensor.numel()
-    spacing = max(1, numel // SAMPLED_ELEMENTS)
+    spacing = max(1, numel // max_elements)
     if spacing > 1 and spacing % 2 == 0:
         # An even spacing often meets the same columns of a matrix.
         spacing -= 1
-    count = min(numel, SAMPLED_ELEMENTS)
+    count = min(numel, max_elements)
     return tensor.detach().as_strided((count,), (spacing,), tensor.storage_offset())
 
 
@@ -357,33 +363,41 @@ def is_large(size: Any) -> Any:
     return size > MIN_GRADIENT_SHARE * size.mean()
 
 
-def graph_leaves(nodes: Iterable[Any]) -> list[Any]:
-    """The parameters for which a backward pass through these nodes makes gradients."""
-    parameter = sys.modules["torch"].nn.Parameter
-    leaves: dict[int, Any] = {}
+def graph_nodes(nodes: Iterable[Any]) -> Iterator[Any]:
+    """These nodes of a graph and those that they lead to, at most `MAX_GRAPH_NODES`."""
     pending = [each for each in nodes if each is not None]
     seen = set(pending)
     while pending and len(seen) < MAX_GRAPH_NODES:
         node = pending.pop()
-        leaf = getattr(node, "variable", None)
-        if isinstance(leaf, parameter):
-            leaves[id(leaf)] = leaf
+        yield node
         for following, _ in node.next_functions:
             if following is not None and following not in seen:
                 seen.add(following)
                 pending.append(following)
-    return [*leaves.values()]
 
 
-def _module_names(tensors: Collection[Any]) -> list[str]:
-    """The paths of the modules that own these parameters, in the order of the model."""
-    ids = {id(each) for each in tensors}
+def graph_leaves(nodes: Iterable[Any]) -> list[Any]:
+    """The parameters for which a backward pass through these nodes makes gradients."""
+    parameter = sys.modules["torch"].nn.Parameter
+    found = (getattr(node, "variable", None) for node in graph_nodes(nodes))
+    return [*{id(each): each for each in found if isinstance(each, parameter)}.values()]
+
+
+def module_names(tensors: Collection[Any], kind: Any = object) -> list[str]:
+    """The paths of the modules of a kind that own these parameters, in the order of the model."""
     # Only where there is a problem: the search takes some tenths of a second.
-    root = owner_of(ids, root_modules())
-    if root is None:
-        return []
-    names = [clean_name(name) for name, each in named_parameters(root) if id(each) in ids]
-    return [*dict.fromkeys(map(module_path, names))]
+    root = owner_of({id(each) for each in tensors}, root_modules())
+    return [] if root is None else names_in_model(root, tensors, kind)
+
+
+def names_in_model(root: Any, tensors: Collection[Any], kind: Any = object) -> list[str]:
+    """The paths of the modules of that model and kind that own these parameters."""
+    ids = {id(each) for each in tensors}
+    return [
+        clean_name(path)
+        for path, module in modules_of(root)
+        if isinstance(module, kind) and any(id(each) in ids for _, each in parameters_of(module))
+    ]
 
 
 def names_text(names: Sequence[str]) -> str:

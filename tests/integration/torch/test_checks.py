@@ -1,15 +1,28 @@
 """Trainings with an error that no curve shows are named by it in the first steps."""
 
+import copy
 import gc
+import pickle
 from weakref import ref
 
 import pytest
 import torch
-from support.checked_trainings import HEALTHY, SILENT
+from support.checked_trainings import (
+    HEALTHY,
+    SILENT,
+    detached_body,
+    examples,
+    frozen_backbone_in_evaluation_mode,
+    initialized_again,
+    network,
+)
 from support.training_loops import monitored
 
 from sentinel.client.capture.owned_modules import SeenModules
+from sentinel.client.checks.evaluation import ForwardMode
 from sentinel.config.settings import load_settings
+from sentinel.detectors.unexpected_weight_changes import UnexpectedWeightChanges
+from sentinel.model.finding import Finding
 from sentinel.model.record import CHECK_KEY, PROBLEM_KEY, Event
 from sentinel.pipeline.pipeline import build
 
@@ -54,6 +67,45 @@ def test_a_healthy_training_passes_the_checks(training, recorded, reported_metad
     assert "weights" in passed or training.__name__ in unchecked
     assert notifications(records) == {}
     assert not any(key.startswith("patch/check_") for key in reported_metadata()[0])
+
+
+def test_weights_are_set_anew_since_the_step_before(recorded):
+    monitored(initialized_again)()
+
+    detector = UnexpectedWeightChanges()
+    outputs = [detector.update(record) for record in recorded()[0]]
+    finding = next(each for each in outputs if isinstance(each, Finding))
+    assert finding.onset_step == 9
+    assert "`0`, `4`, `6`" in finding.summary
+
+
+def test_the_set_up_is_recorded(recorded, reported_metadata):
+    monitored(frozen_backbone_in_evaluation_mode)()
+
+    known = reported_metadata()[0]
+    linear = [20 * 64 + 64, 64 * 64 + 64, 64 * 5 + 5]
+    assert known["model_parameters"] == sum(linear) + 2 * 64
+    assert known["trained_parameters"] == linear[1] + linear[2]
+    assert known["parameter_types"] == "float32"
+    assert "modules_without_gradient" not in known
+
+
+def test_trained_modules_without_a_gradient_are_recorded(reported_metadata):
+    monitored(detached_body)()
+
+    assert reported_metadata()[0]["modules_without_gradient"] == "`body`"
+
+
+def test_a_model_whose_mode_is_observed_can_be_pickled_and_copied():
+    model = network()
+    mode = ForwardMode(model[3])
+
+    for each in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model), model):
+        with torch.no_grad():
+            for _ in range(3):
+                each(examples()[0])
+        assert not each[3]._forward_pre_hooks
+    assert mode.passes == mode.training_passes == 2
 
 
 def test_no_model_is_kept_alive():

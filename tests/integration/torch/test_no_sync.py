@@ -6,6 +6,7 @@ real GPU.
 
 import pytest
 import torch
+from support.checked_trainings import frozen_with_gradients_of_zero, initialized_again
 from support.fake_device import (
     COPY,
     READ,
@@ -103,6 +104,16 @@ def test_a_grad_scaler_is_observed_without_waiting(fused, poison):
     added = added_operations(run, monitored)
 
     assert waiting_operations(added) == {}
+
+
+@pytest.mark.parametrize("training", [initialized_again, frozen_with_gradients_of_zero])
+def test_no_check_waits_for_a_device(training, recorded):
+    added = added_operations(training, monitored)
+
+    assert waiting_operations(added) == {}
+    checks = {r.attributes["check"]: r.attributes for r in recorded()[0] if r.event is Event.CHECK}
+    assert checks["weight_changes"]["problem"]
+    assert checks["weights"]["problem"] == ""
 
 
 def test_scalars_of_an_engine_are_recorded_without_waiting(recorded):

@@ -1,0 +1,126 @@
+"""Evaluation: whether the model is in training mode while it is evaluated.
+
+An evaluation is a pass over other data than those of the training, during which the model computes
+without gradients and takes no step, and after which the training goes on with its data.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, ClassVar
+from weakref import ref
+
+from sentinel.client.checks.batches import batch_count
+from sentinel.client.checks.check import Check, CheckedTraining
+from sentinel.client.checks.mode import modules_by_mode
+
+PASSES_TO_JUDGE = 2
+"""Forward passes of the model and batches, in one evaluation."""
+
+
+class EvaluationPasses(Check):
+    """Looks at the mode of one module of the model in the first forward passes of an evaluation."""
+
+    name: ClassVar[str] = "evaluation"
+
+    def __init__(self, training: CheckedTraining) -> None:
+        super().__init__(training)
+        self._trained: dict[int, Callable[[], Any]] = {}
+        """Weak references to the data sets whose batches are trained on, by id."""
+        self._fetched: Callable[[], Any] = lambda: None
+        """That of the last batch."""
+        self._mode: ForwardMode | None = None
+        """What is observed of the evaluation that may have begun."""
+        self._find_iterator: Callable[[], Any] = lambda: None
+        """The iterator over its data, and the steps when it began."""
+        self._begun_at = 0
+        self._kinds = ""
+        """The modules that acted as in training."""
+
+    def before_backward(self) -> None:
+        """The batches before it are those of the training."""
+        self._end()
+        fetched = self._fetched()
+        if fetched is not None:
+            self._trained = {at: each for at, each in self._trained.items() if each() is not None}
+            self._trained[id(fetched)] = self._fetched
+
+    def on_fetch(self, iterator: Any, *, is_first: bool) -> None:
+        """A batch of any pass over data arrived."""
+        data = getattr(iterator, "_dataset", None)
+        if data is None or not hasattr(data, "__weakref__"):
+            return
+        is_trained = self._is_trained(data)
+        is_wrong = self._judge() if is_trained or is_first else None
+        if is_trained and is_wrong is not None:
+            # The training goes on with its data: rollouts, or pools, are followed by new ones.
+            evidence = {"kinds": self._kinds} if is_wrong else {}
+            self.set_result("training_mode" if is_wrong else "", evidence)
+        self._fetched = ref(data)
+        # A module must not be left with a hook after the last batch: it may be pickled then.
+        if is_first and self._trained and not is_trained and batch_count(iterator) > 1:
+            self._begin(iterator)
+
+    def _is_trained(self, data: Any) -> bool:
+        known = self._trained.get(id(data))
+        return known is not None and known() is data
+
+    def _begin(self, iterator: Any) -> None:
+        root = self.training.find_model()
+        if root is None or _has_compiled():
+            return
+        modules = modules_by_mode(root, {*map(id, self.training.parameters)})
+        training = [each for each in modules if each.training] if root.training else []
+        # Without momentum, the statistics of batch normalization are computed anew.
+        if modules and all(getattr(each, "momentum", 0.0) is not None for each in modules):
+            self._kinds = ", ".join(sorted({type(each).__name__ for each in training}))
+            self._find_iterator, self._begun_at = ref(iterator), self.training.steps
+            self._mode = ForwardMode((training or modules)[0])
+
+    def _judge(self) -> bool | None:
+        """Whether an evaluation that ended, without a step, was in training mode; None without."""
+        mode, iterator = self._end(), self._find_iterator()
+        batches = getattr(iterator, "_num_yielded", PASSES_TO_JUDGE)
+        if (
+            mode is None
+            or min(mode.passes, batches) < PASSES_TO_JUDGE
+            or self.training.steps > self._begun_at
+        ):
+            return None
+        return bool(self._kinds) and mode.training_passes == mode.passes
+
+    def _end(self) -> ForwardMode | None:
+        mode, self._mode = self._mode, None
+        if mode is not None:
+            mode.handle.remove()
+        return mode
+
+
+class ForwardMode:
+    """A hook before the first forward passes of a module, which counts those in training mode.
+
+    It counts passes without gradients, up to the first one with them. While it waits it can be
+    pickled and compiled.
+    """
+
+    def __init__(self, module: Any) -> None:
+        self.passes = self.training_passes = 0
+        self.handle = module.register_forward_pre_hook(self)
+
+    def __call__(self, module: Any, _: Any) -> None:
+        """The module begins a forward pass."""
+        torch = sys.modules["torch"]
+        is_training_step = torch.is_grad_enabled()
+        if not is_training_step:
+            self.passes += 1
+            self.training_passes += module.training
+        is_over = is_training_step or self.passes >= PASSES_TO_JUDGE
+        if is_over and not torch.compiler.is_compiling():
+            self.handle.remove()
+
+
+def _has_compiled() -> bool:
+    """Whether torch.compile has compiled anything: a hook on a module could make it do so again."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    return bool(utils is not None and utils.counters.get("frames"))

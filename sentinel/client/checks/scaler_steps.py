@@ -1,0 +1,57 @@
+"""Scaler steps: whether a GradScaler skips more steps than it needs to find its scale."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import ceil, log
+from typing import Any
+
+from sentinel.client.checks.check import Evidence
+from sentinel.model.record import CHECK_KEY, PROBLEM_KEY
+
+ATTEMPTS = 100
+"""Steps of a scaler, skipped or not, that are judged together."""
+MAX_SKIPPED_SHARE = 0.25
+"""Share of these that may be skipped; the search for the scale takes at most 17 in a usual run."""
+SPARE_SKIPS = 4
+"""Steps that may be skipped in a row after the scale is below 1."""
+
+
+class ScalerSteps:
+    """Counts skipped steps, also before the optimizer takes any. `record` writes a CHECK."""
+
+    name = "scaler_steps"
+
+    def __init__(self, record: Callable[[Evidence], None], rank: int) -> None:
+        self._record, self._rank = record, float(rank)
+        self._attempts = self._skipped = 0
+        """The steps so far of those that are judged together."""
+        self.in_a_row = 0
+        """Skipped steps since the last one that was not."""
+        self._problem: str | None = None
+
+    def add(self, scaler: Any, *, is_skipped: bool) -> None:
+        """Add a step of the scaler, which lowers its scale after each one that it skips."""
+        self._attempts += 1
+        self._skipped += is_skipped
+        self.in_a_row = self.in_a_row + 1 if is_skipped else 0
+        first_scale = max(2.0, getattr(scaler, "_init_scale", 0.0))
+        reductions = ceil(log(first_scale) / -log(scaler.get_backoff_factor()))
+        if self.in_a_row == reductions + SPARE_SKIPS:
+            self._set_result("all_skipped", {"skipped": float(self.in_a_row)})
+        if self._attempts < ATTEMPTS:
+            return
+        # The scale grows after so many steps, and the next one may be skipped.
+        max_share = max(MAX_SKIPPED_SHARE, 2.0 / (1.0 + scaler.get_growth_interval()))
+        share = self._skipped / self._attempts
+        self._attempts = self._skipped = 0
+        if share <= max_share:
+            self._set_result("", {})
+        elif self._problem != "all_skipped":
+            self._set_result("often_skipped", {"share": share})
+
+    def _set_result(self, problem: str, evidence: Evidence) -> None:
+        if problem != self._problem:
+            self._problem = problem
+            result: Evidence = {CHECK_KEY: self.name, PROBLEM_KEY: problem}
+            self._record({**result, "rank": self._rank, **evidence})

@@ -1,0 +1,51 @@
+"""Evaluation in training mode: dropout and batch normalization are on while the model is evaluated.
+
+Formula
+    evaluation = a pass over another data set than that of the training, in which the model computes
+                 without gradients; the training then goes on with its own data
+    Finding    = a trained module with dropout or batch normalization is in training mode in the
+                 first two forward passes of an evaluation
+
+Units
+    There are no settings. Evaluations: those that begin in a step that the checks observe, or at
+    the end of a pass over the training data.
+
+Source
+    huggingface/transformers issue 33844: dropout stays active in evaluation. With batch
+    normalization, the statistics of the model then take in the held-out data.
+
+Defaults
+    Dropout that is on in a model in evaluation mode, and statistics that are computed anew
+    (`torch.optim.swa_utils.update_bn`), are on purpose. Passes over the training data, batches that
+    do not come from a DataLoader, and compiled models are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sentinel.detectors._training_check import Problem, ReportedCheck
+
+
+@dataclass
+class EvaluationInTrainingMode(ReportedCheck):
+    """Evaluates the check `evaluation`."""
+
+    check: ClassVar[str] = "evaluation"
+    unreported: ClassVar[str] = (
+        "The check needs 2 batches of an evaluation whose data come from another DataLoader, and a "
+        "model with dropout or batch normalization."
+    )
+    signal: ClassVar[str] = "eval_loss"
+    remedy: ClassVar[str] = (
+        "Call `model.eval()` before each evaluation and `model.train()` after it. "
+        "`torch.no_grad()` does not change the mode. Do not compare the held-out results so far "
+        "with later ones."
+    )
+    problems: ClassVar[Mapping[str, Problem]] = {
+        "training_mode": Problem(
+            "The model is evaluated in training mode: {kinds} act as in training.", remedy
+        )
+    }
