@@ -57,7 +57,12 @@ def test_two_ranks_that_are_no_longer_equal_are_found(tmp_path):
         "gradients": "passed",
         "mode": "passed",
         "weights": "passed",
+        "weight_changes": "passed",
         "batches": "not checked",
+        "evaluation": "not checked",
+        "loaded_weights": "not checked",
+        "precision": "not checked",
+        "scaler_steps": "not checked",
         "schedule": "not checked",
     }
     assert checks["replicas"]["severity"] == "critical"

@@ -70,7 +70,8 @@ def test_a_check_is_found_passed_or_not_checked_with_the_reason(history):
 
     found = read_set_up(history.connection)["checks"]
 
-    assert [each["result"] for each in found] == ["found", "passed", *["not checked"] * 4]
+    assert [each["result"] for each in found[:2]] == ["found", "passed"]
+    assert {each["result"] for each in found[2:]} == {"not checked"}
     assert found[0] == {
         "check": "gradients",
         "detector": "gradients_not_cleared",
