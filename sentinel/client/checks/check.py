@@ -40,6 +40,8 @@ class CheckedTraining:
     """Those of the process: the first one begins before the optimizer is known."""
     loads: Loads
     """Those of the process too."""
+    frames_before: int = 0
+    """Functions that torch.compile had compiled when the run began."""
     rank: int = 0
     steps: int = 0
     """Steps of the optimizer since it became the primary one, which it does with its first step."""

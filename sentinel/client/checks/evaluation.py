@@ -68,7 +68,8 @@ class EvaluationPasses(Check):
 
     def _begin(self, iterator: Any) -> None:
         root = self.training.find_model()
-        if root is None or _has_compiled():
+        # A model that is compiled with a hook would be compiled again without it.
+        if root is None or compiled_frames() != self.training.frames_before:
             return
         modules = modules_by_mode(root, {*map(id, self.training.parameters)})
         training = [each for each in modules if each.training] if root.training else []
@@ -120,7 +121,7 @@ class ForwardMode:
             self.handle.remove()
 
 
-def _has_compiled() -> bool:
-    """Whether torch.compile has compiled anything: a hook on a module could make it do so again."""
+def compiled_frames() -> int:
+    """Functions that torch.compile has compiled in this process so far."""
     utils = sys.modules.get("torch._dynamo.utils")
-    return bool(utils is not None and utils.counters.get("frames"))
+    return 0 if utils is None else sum(utils.counters.get("frames", {}).values())

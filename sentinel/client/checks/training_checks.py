@@ -10,7 +10,7 @@ from weakref import ref
 from sentinel.client.capture.owned_modules import SeenModules
 from sentinel.client.checks.batches import Batches, SamplerPasses
 from sentinel.client.checks.check import Check, CheckedTraining, Evidence
-from sentinel.client.checks.evaluation import EvaluationPasses
+from sentinel.client.checks.evaluation import EvaluationPasses, compiled_frames
 from sentinel.client.checks.gradients import GradientClearing
 from sentinel.client.checks.loaded_weights import LoadedWeights, Loads
 from sentinel.client.checks.mode import TrainingMode
@@ -66,6 +66,7 @@ class TrainingChecks:
         self._checks: list[Check] = []
         self._disabled: set[str] = set()
         self._passes, self.loads = SamplerPasses(), Loads()
+        self._frames_before = compiled_frames()
         self.scaler_steps = ScalerSteps(self._record, rank)
         self._updates_without_step = 0
         self._steps, self._first_observed, self._last_observed = 0, 0, FIRST_STEPS
@@ -160,6 +161,7 @@ class TrainingChecks:
             self._recorder.try_lock.guard.count_error,
             self._passes,
             self.loads,
+            self._frames_before,
             self._rank,
         )
         self._checks = [kind(training) for kind in CHECKS if kind.name not in self._disabled]
