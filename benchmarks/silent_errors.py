@@ -25,12 +25,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import torch._dynamo
 from page_tables import rows, write_table
-from silent_trainings import data, modes, published, several_ranks, starts, weights
+from silent_trainings import data, frameworks, modes, published, several_ranks, starts, weights
 from silent_trainings.case import CASES, Case
 from silent_trainings.loops import CHECKPOINT_VARIABLE, write_checkpoint
 from silent_trainings.runs import HEALTHY, KINDS, SICK, UNCHECKED, Job, Outcome, run
 
-MODULES = (published, weights, modes, data, several_ranks, starts)
+MODULES = (published, weights, modes, data, several_ranks, starts, frameworks)
 """Those whose trainings are in `CASES`."""
 MAX_STEPS = 20
 """Steps within which an error is to be named."""
@@ -142,6 +142,7 @@ def main() -> None:
     os.environ[CHECKPOINT_VARIABLE] = str(folder / "checkpoint.pt")
     child = os.fork()
     if not child:
+        torch.set_num_threads(1)
         torch.manual_seed(0)
         write_checkpoint(os.environ[CHECKPOINT_VARIABLE])
         os._exit(0)

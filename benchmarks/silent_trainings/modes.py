@@ -53,7 +53,11 @@ def evaluation_mode_after_a_generation(*, sick: bool) -> None:
             base.train(not sick)
 
 
-@case(GITHUB + "princeton-vl/pytorch_stacked_hourglass/issues/44", begins=10)
+@case(
+    GITHUB + "princeton-vl/pytorch_stacked_hourglass/issues/44",
+    "evaluation_in_training_mode",
+    begins=9,
+)
 def validated_in_training_mode(*, sick: bool) -> None:
     """Each validation is in training mode, and changes the statistics of batch normalization."""
     model, held_out = network(), loader()
@@ -79,7 +83,7 @@ class FunctionalDropout(nn.Module):
         return self.last(functional.dropout(self.first(inputs).relu(), 0.2, is_active))
 
 
-@case(GITHUB + "rixwew/pytorch-fm/issues/21", begins=10)
+@case(GITHUB + "rixwew/pytorch-fm/issues/21", "evaluation_in_training_mode", begins=9)
 def functional_dropout(*, sick: bool) -> None:
     """`functional.dropout` is not given the mode, and is active in each validation."""
     model, held_out = FunctionalDropout(has_mode=not sick), loader()
@@ -92,7 +96,7 @@ def functional_dropout(*, sick: bool) -> None:
             model.train()
 
 
-@case(GITHUB + "huggingface/lerobot/pull/4537")
+@case(GITHUB + "huggingface/lerobot/pull/4537", "autocast_not_in_force")
 def autocast_of_another_device(*, sick: bool) -> None:
     """Autocast is asked for a device that computes nothing: all is in float32."""
     model = network()
@@ -106,7 +110,7 @@ def autocast_of_another_device(*, sick: bool) -> None:
         update(optimizer, functional.cross_entropy(outputs.float(), labels))
 
 
-@case(GITHUB + "pytorch/pytorch/issues/67590")
+@case(GITHUB + "pytorch/pytorch/issues/67590", "steps_skipped")
 def scaler_that_skips(*, sick: bool) -> None:
     """The gradients overflow at each step, and the scaler skips all of them."""
     model = network()
@@ -119,22 +123,6 @@ def scaler_that_skips(*, sick: bool) -> None:
         scaler.scale(loss_of(model, examples())).backward()
         scaler.step(optimizer)
         scaler.update()
-
-
-@case(GITHUB + "starVLA/starVLA/pull/210", "schedule_too_fast/once_a_pass")
-def schedule_by_micro_batch(*, sick: bool) -> None:
-    """The schedule takes a step for each micro-batch of gradient accumulation."""
-    model = network()
-    optimizer = AdamW(model.parameters())
-    schedule = LambdaLR(optimizer, lambda step: max(0.1, 1 - step / 1000))
-    for _ in range(STEPS):
-        optimizer.zero_grad()
-        for micro_batch in range(4):
-            (loss_of(model, examples()) / 4).backward()
-            if micro_batch == 3:
-                optimizer.step()
-            if sick or micro_batch == 3:
-                schedule.step()
 
 
 @case(GITHUB + "leftthomas/SRGAN/issues/94", "schedule_spent", "learning_rate_anomaly")

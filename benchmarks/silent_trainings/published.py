@@ -228,6 +228,7 @@ def compiled_step_that_stops(*, sick: bool) -> None:
 
 @case(
     GITHUB + "open-mmlab/mmpretrain/issues/702",
+    "unexpected_weight_changes/frozen",
     published="mmpretrain-702",
     begins=3,
 )
@@ -303,8 +304,9 @@ class Attention(nn.Module):
 
 @case(
     GITHUB + "huggingface/transformers/issues/33844",
+    "evaluation_in_training_mode",
     published="transformers-33844",
-    begins=10,
+    begins=9,
 )
 def dropout_in_evaluation(*, sick: bool) -> None:
     """Attention keeps its dropout in evaluation mode."""
@@ -352,6 +354,7 @@ def images_in_one_row(*, sick: bool) -> None:
 
 @case(
     GITHUB + "huggingface/transformers/issues/17877",
+    "unexpected_weight_changes/set_anew",
     published="transformers-17877",
     begins=5,
 )
@@ -370,6 +373,7 @@ def initialised_again(*, sick: bool) -> None:
 
 @case(
     GITHUB + "Lightning-AI/lightning-thunder/issues/725",
+    "autocast_not_in_force",
     published="lightning-thunder-725",
 )
 def function_without_autocast(*, sick: bool) -> None:

@@ -71,18 +71,9 @@ class Job:
             os.environ |= {
                 "SENTINEL_HOME": str(self.folder / "home"),
                 "SENTINEL_RUNTIME_DIR": str(self.folder / "rings"),
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
-                "WORLD_SIZE": str(self.case.ranks),
-                "LOCAL_WORLD_SIZE": str(self.case.ranks),
             }
             if self.case.ranks > 1:
-                dist.init_process_group(
-                    "gloo",
-                    init_method=f"file://{self.folder}/store",
-                    rank=rank,
-                    world_size=self.case.ranks,
-                )
+                self._join(rank)
             torch.set_num_threads(1)
             torch.manual_seed(rank)
             with sentinel.monitor(run=self.name, agent=False, checks=self.kind != UNCHECKED):
@@ -96,6 +87,13 @@ class Job:
             traceback.print_exc()
         finally:
             os._exit(code)
+
+    def _join(self, rank: int) -> None:
+        """Set what a launcher sets, and join the process group."""
+        ranks, store = self.case.ranks, f"file://{self.folder}/store"
+        for name, number in (("RANK", rank), ("WORLD_SIZE", ranks)):
+            os.environ |= {name: str(number), f"LOCAL_{name}": str(number)}
+        dist.init_process_group("gloo", init_method=store, rank=rank, world_size=ranks)
 
     def outcome(self, codes: Sequence[int]) -> Outcome:
         """What the detectors find in the records of all ranks, whose exit codes are these."""
@@ -140,11 +138,8 @@ def add(notification: Notification, problems: dict[str, str], outcome: Outcome) 
 
 def run(jobs: Iterable[Job], at_once: int) -> Iterator[tuple[Job, Outcome]]:
     """Each job with its outcome, when it ended."""
-    waiting, running, codes = (
-        list(reversed([*jobs])),
-        dict[int, tuple[Job, int]](),
-        dict[Job, dict](),
-    )
+    waiting, running = [*reversed([*jobs])], dict[int, tuple[Job, int]]()
+    codes: dict[Job, dict[int, int]] = {}
     while waiting or running:
         while waiting and len(codes) < at_once:
             job = waiting.pop()

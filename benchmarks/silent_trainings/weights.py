@@ -194,7 +194,7 @@ def cleared_each_micro_batch(*, sick: bool) -> None:
         optimizer.step()
 
 
-@case(GITHUB + "iamwangyabin/S-Prompts/pull/2", begins=3)
+@case(GITHUB + "iamwangyabin/S-Prompts/pull/2", "unexpected_weight_changes/frozen", begins=3)
 def frozen_weights_decay(*, sick: bool) -> None:
     """Weight decay still changes weights that were frozen after an earlier task."""
     model = network()
@@ -209,7 +209,7 @@ def frozen_weights_decay(*, sick: bool) -> None:
         optimizer.step()
 
 
-@case(GITHUB + "huggingface/trl/issues/1104")
+@case(GITHUB + "huggingface/trl/issues/1104", "unexpected_weight_changes")
 def reference_model_trains(*, sick: bool) -> None:
     """The reference model is not frozen, and the optimizer holds it as well."""
     policy, reference = network(), network()
@@ -239,7 +239,7 @@ class Tied(nn.Module):
         return self.head(self.inner(self.embedding(tokens)).tanh())
 
 
-@case(GITHUB + "NVIDIA/Megatron-LM/issues/656", begins=5)
+@case(GITHUB + "NVIDIA/Megatron-LM/issues/656", "unexpected_weight_changes", begins=5)
 def tied_weights_untied(*, sick: bool) -> None:
     """The weights of the head, tied to the embedding, become a tensor of their own."""
     model = Tied()

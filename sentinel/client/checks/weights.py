@@ -20,6 +20,7 @@ from sentinel.client.capture.layer_names import clean_name, module_path
 from sentinel.client.capture.owned_modules import named_parameters, owner_of, root_modules
 from sentinel.client.capture.scalars import number_or_reason
 from sentinel.client.checks.check import Check, CheckedTraining
+from sentinel.client.checks.gradients import write_count
 
 FIRST_STEPS = (2, 4, 8, 16)
 """Steps that are measured whatever it costs."""
@@ -62,6 +63,8 @@ class _Measurement:
     """Where the sample of each tensor ends among all elements."""
     weights: Any
     has_gradient: Any
+    write_counts: list[int]
+    """The writes into each tensor so far."""
 
 
 class WeightUpdates(Check):
@@ -201,6 +204,7 @@ class WeightUpdates(Check):
                     torch.tensor(ends).to(device, non_blocking=True) - 1,
                     torch.cat(weights),
                     is_large(size) & is_moved,
+                    [write_count(local_part(parameters[at])) for at in places],
                 )
             )
 
@@ -208,7 +212,9 @@ class WeightUpdates(Check):
         """Count the elements that moved, on the device."""
         torch, places = sys.modules["torch"], measurement.places
         parameters = self.training.parameters
-        weights = [sample(local_part(parameters[at])).float() for at in places]
+        tensors = [local_part(parameters[at]) for at in places]
+        weights = [sample(each).float() for each in tensors]
+        is_written = [write_count(each) for each in tensors] != measurement.write_counts
         moved = (torch.cat(weights) != measurement.weights) & measurement.has_gradient
         # Up to the end of each tensor; the differences are taken on the host.
         sums = torch.stack([measurement.has_gradient, moved]).cumsum(1)
@@ -218,7 +224,10 @@ class WeightUpdates(Check):
         def deliver(numbers: list[float]) -> None:
             halves = numbers[: len(places)], numbers[len(places) :]
             pairs = zip(*(differences(each) for each in halves), strict=True)
-            self._judge(rate, dict(zip(places, pairs, strict=True)))
+            counts = dict(zip(places, pairs, strict=True))
+            # Writes through `.data` are not counted.
+            self.count(is_wrong=not is_written and not any(moved for _, moved in counts.values()))
+            self._judge(rate, counts)
 
         self.training.read_vector(counts.flatten(), deliver)
 
@@ -244,11 +253,13 @@ class WeightUpdates(Check):
         }
         if not known or 2 * len(known) < len(self._tallies):
             return
+        # Whatever earlier steps moved. At the end of a training steps may write the same numbers.
+        has_stopped = self.wrong_count >= MEASUREMENTS_TO_JUDGE
         # Single weights in low precision, such as a norm's of 1, need not move.
         static = [
             parameters[at]
             for at, each in known.items()
-            if not each.moved and not is_low_precision(parameters[at])
+            if has_stopped or not (each.moved or is_low_precision(parameters[at]))
         ]
         evidence: dict[str, float | str] = {
             "weights": float(len(known)),
