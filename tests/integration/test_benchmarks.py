@@ -38,7 +38,7 @@ SMALLEST = {
     "baseline_memory": "--families 1 --siblings 1",
     "catching_up": "--ranks 1 --steps 200",
     "causes": "--made",
-    "check_cost": "--dry --steps 2 --width 16",
+    "check_cost": "--trainings 1 --steps 2 --width 16",
     "combining": "--ranks 8 --steps 1",
     "corrupted_replicas": "--seeds 2 --real 0",
     "detection": "--runs 1 --only ours --kinds sft",

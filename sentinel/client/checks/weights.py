@@ -178,31 +178,36 @@ class WeightUpdates(Check):
             if each.requires_grad and each.grad is not None and rates[at] > 0.0
         ]
         chosen = with_gradient[:: -(-len(with_gradient) // MAX_TENSORS) or 1]
-        by_device: dict[Any, tuple[list[int], list[Any], list[Any], list[Any]]] = {}
+        by_device: dict[Any, tuple[list[int], list[Any], list[Any], list[float]]] = {}
         for at in chosen:
             weight, gradient = local_part(parameters[at]), local_part(parameters[at].grad)
             if is_sampled(weight) and is_sampled(gradient) and weight.shape == gradient.shape:
-                places, weights, gradients, limits = by_device.setdefault(
+                places, weights, gradients, factors = by_device.setdefault(
                     weight.device, ([], [], [], [])
                 )
                 places.append(at)
                 weights.append(sample(weight).float())
-                gradients.append(sample(gradient).float().abs())
+                gradients.append(sample(gradient).float())
                 # Weights in low precision are counted even if they are too coarse for a step;
                 # those in float64 are compared in float32.
                 spacing = 0.0 if is_low_precision(weight) else torch.finfo(torch.float32).eps
-                limits.append(weights[-1].abs() * (2.0 * spacing / rates[at]))
+                factors.append(2.0 * spacing / rates[at])
         is_adaptive = divides_by_gradient(optimizer)
-        for device, (places, weights, gradients, limits) in by_device.items():
-            size, limit = torch.cat(gradients), torch.cat(limits)
+        for device, (places, weights, gradients, factors) in by_device.items():
+            # Together: an operation for each weight takes most of the time.
+            values, size = torch.cat(weights), torch.cat(gradients).abs()
+            counts = [each.numel() for each in weights]
+            ends = torch.tensor([*accumulate(counts)]).to(device, non_blocking=True)
+            factor = torch.tensor(factors).to(device, non_blocking=True)
+            repeats = torch.tensor(counts).to(device, non_blocking=True)
+            limit = values.abs() * factor.repeat_interleave(repeats, output_size=sum(counts))
             # What a step changes: about the rate, or the rate times the gradient.
             is_moved = limit < 1.0 if is_adaptive else size > limit
-            ends = [*accumulate(each.numel() for each in weights)]
             self._measurements.append(
                 _Measurement(
                     places,
-                    torch.tensor(ends).to(device, non_blocking=True) - 1,
-                    torch.cat(weights),
+                    ends - 1,
+                    values,
                     is_large(size) & is_moved,
                     [write_count(local_part(parameters[at])) for at in places],
                 )
