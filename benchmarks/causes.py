@@ -24,7 +24,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from detection_intervals import format_share
-from detection_tables import rows
+from page_tables import rows
 
 from sentinel.config.settings import Settings
 from sentinel.pipeline.pipeline import build

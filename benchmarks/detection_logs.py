@@ -21,8 +21,9 @@ from detection_causes import Diagnoses
 from detection_evaluators import Alarm, Evaluation, Evaluator
 from detection_intervals import format_share
 from detection_score import NONE
-from detection_tables import rows, title
+from detection_tables import title
 from failing_runs import TRAININGS, Training, find_log
+from page_tables import rows
 from peers import evaluators as peer_evaluators
 
 from sentinel.cli.main import app

@@ -13,6 +13,7 @@ from detection_intervals import format_rate, format_share
 from detection_run import FAULTS
 from detection_score import NONE, Detections, FalseAlarms, format_delays
 from detection_suite import Outcome
+from page_tables import rows
 from peers import PEERS
 from support.synthetic_runs import SEVERITIES
 
@@ -33,12 +34,6 @@ GROUPS = {
 
 def title(evaluator: str) -> str:
     return "**sentinel**" if evaluator == "ours" else PEERS[evaluator].title
-
-
-def rows(head: list[str], body: list[list[str]]) -> str:
-    """A table; the first column is text."""
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *body]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def false_alarms(outcomes: dict[str, Outcome]) -> str:
@@ -245,12 +240,3 @@ SYNTHETIC: dict[str, Callable[[dict[str, Outcome]], str]] = {
     "collapse": lambda outcomes: collapse(outcomes["ours"]),
 }
 """Tables by the name that marks their place in the page."""
-
-
-def write_table(name: str, text: str) -> None:
-    """Write a table into its place in the documentation. Raises ValueError if there is none."""
-    page, start, end = PAGE.read_text(), f"<!-- {name} -->\n", f"<!-- end of {name} -->"
-    if start not in page or end not in page:
-        raise ValueError(f"{PAGE.name} has no place for {name}: add '{start.strip()}' and '{end}'")
-    before, rest = page.split(start, 1)
-    PAGE.write_text(f"{before}{start}\n{text}\n\n{end}{rest.split(end, 1)[1]}")

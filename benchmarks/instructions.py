@@ -15,14 +15,24 @@ from pathlib import Path
 FOLDER = Path(__file__).parent
 
 
-def count_between_markers(script: str, *arguments: str) -> list[int]:
+def start_counting() -> None:
+    """Count from here on, in a script that `count_between_markers` runs with `is_late`."""
+    command = ["callgrind_control", "--instr=on", str(os.getpid())]
+    subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+
+
+def count_between_markers(script: str, *arguments: str, is_late: bool = False) -> list[int]:
     """Instructions between each marker of the script and the next.
+
+    With `is_late` they are counted from `start_counting` on, before which the script is several
+    times as fast.
 
     Raises AssertionError if the script has fewer than two markers, FileNotFoundError without
     valgrind.
     """
     with tempfile.TemporaryDirectory() as folder:
         command = ["valgrind", "--tool=callgrind", "--dump-before=getppid"]
+        command += ["--instr-atstart=no"] if is_late else []
         command += [f"--callgrind-out-file={folder}/out", sys.executable, script, *arguments]
         environ = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": str(FOLDER.parent)}
         completed = subprocess.run(

@@ -4,6 +4,7 @@ Formula
     moved    = whether an element with a gradient differs before and after a step; of at most 256
                elements of a weight, at most 512 weights, at some steps whose learning rate is not 0
     Finding  = no element of a weight, or of any, moved in 3 measurements; or
+               3 measured steps in a row wrote into no weight; or
                the optimizer has no parameter with a gradient in 3 steps in a row; or
                no optimizer takes a step, and 20 gradients are computed and cleared; or
                a parameter between others of the optimizer gets a gradient, and no optimizer that

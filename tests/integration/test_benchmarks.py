@@ -38,7 +38,9 @@ SMALLEST = {
     "baseline_memory": "--families 1 --siblings 1",
     "catching_up": "--ranks 1 --steps 200",
     "causes": "--made",
+    "check_cost": "--trainings 1 --steps 2 --width 16",
     "combining": "--ranks 8 --steps 1",
+    "corrupted_replicas": "--seeds 2 --real 0",
     "detection": "--runs 1 --only ours --kinds sft",
     "engine": "--steps 640",
     "exits": "--exits 2",
@@ -60,6 +62,7 @@ SMALLEST = {
     "report": "--steps 200 --ranks 2 --signals 3 --trials 1",
     "run_page": "--steps 200 --ranks 2 --repeats 1",
     "scale_page": "",
+    "silent_errors": "--only zero_grad_missing --json silent_errors.json",
     "start": "--repeats 1 --only run status",
     "trajectory": "--parameters 1e4 --records 3 --seeds 1",
     "unresponsive_agent": "--logs 20",
@@ -131,3 +134,13 @@ def test_every_tool_of_the_comparison_can_be_measured(runs):
 
     assert "| prometheus_client | floor |" in output
     assert "| failed |" not in output, output[-3000:]
+
+
+def test_a_silent_error_is_named_and_its_healthy_twin_is_not(runs):
+    """Of one published error: named, by the right reason, in its first steps."""
+    row = r"^\| published \| 1 \| 1 \| 1 \| 1 \| \d \| 0 \|"
+    assert re.search(row, runs["silent_errors"][1], re.MULTILINE), runs["silent_errors"][1]
+
+
+def test_a_corrupted_replica_is_found(runs):
+    assert "| in one process | 2 | 2 | 2 |" in runs["corrupted_replicas"][1]

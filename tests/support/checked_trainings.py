@@ -196,6 +196,21 @@ def step_that_does_nothing() -> None:
     train(model, Lost(model.parameters()))
 
 
+def step_that_stops() -> None:
+    """As a compiled step that no longer updates after a pass without gradients."""
+    model = network()
+
+    class Stopped(AdamW):
+        steps = 0
+
+        def step(self, closure: Callable[[], float] | None = None) -> None:
+            self.steps += 1
+            if self.steps < 4:
+                super().step(closure)
+
+    train(model, Stopped(model.parameters()))
+
+
 def bfloat16_at_a_small_rate() -> None:
     model = network().bfloat16()
     train(model, AdamW(model.parameters(), 1e-7))
@@ -429,6 +444,7 @@ SILENT: dict[Training, str] = {
     weights_written_back: "weights_not_updated",
     one_layer_written_back: "weights_not_updated",
     step_that_does_nothing: "weights_not_updated",
+    step_that_stops: "weights_not_updated",
     bfloat16_at_a_small_rate: "weights_not_updated",
     float16_at_a_small_rate: "weights_not_updated",
     evaluation_mode_from_the_start: "evaluation_mode",

@@ -109,12 +109,13 @@ def fingerprint(batch: Any) -> int:
         elements = tensor.detach()
         if not elements.is_contiguous() or elements.is_conj() or elements.is_neg():
             continue
-        flat = elements.view(-1)
-        spacing = max(1, flat.numel() // SAMPLED_ELEMENTS)
-        sampled = flat[::spacing][:SAMPLED_ELEMENTS].contiguous()
-        content = sampled.view(torch.uint8).numpy().tobytes()
+        # By its bytes: NumPy takes a tenth of PyTorch's time for a slice, and knows no bfloat16.
+        by_element = elements.view(torch.uint8).numpy().reshape(elements.numel(), -1)
+        spacing = max(1, len(by_element) // SAMPLED_ELEMENTS)
+        sampled = by_element[::spacing][:SAMPLED_ELEMENTS]
+        content = sampled.tobytes()
         # A mask of ones; or what a training that makes its own data does not read.
-        if content != content[: sampled.itemsize] * sampled.numel():
+        if content != content[: sampled.shape[1]] * len(sampled):
             checksum = crc32(content, checksum)
     return checksum
 

@@ -85,9 +85,9 @@ class GradientClearing(Check):
         return None if parameter is None else parameter.grad
 
 
-def write_count(gradient: Any) -> int:
-    """The writes into the gradient; -1 if there is none."""
-    return -1 if gradient is None else gradient._version  # noqa: SLF001 - there is no public name
+def write_count(tensor: Any) -> int:
+    """The writes into the tensor; -1 if there is none."""
+    return -1 if tensor is None else tensor._version  # noqa: SLF001 - there is no public name
 
 
 def is_plain(gradient: Any) -> bool:

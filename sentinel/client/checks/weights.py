@@ -26,6 +26,7 @@ from sentinel.client.capture.owned_modules import (
 )
 from sentinel.client.capture.scalars import number_or_reason
 from sentinel.client.checks.check import Check, CheckedTraining
+from sentinel.client.checks.gradients import write_count
 
 FIRST_STEPS = (2, 4, 8, 16)
 """Steps that are measured whatever it costs."""
@@ -68,6 +69,8 @@ class _Measurement:
     """Where the sample of each tensor ends among all elements."""
     weights: Any
     has_gradient: Any
+    write_counts: list[int]
+    """The writes into each tensor so far."""
 
 
 class WeightUpdates(Check):
@@ -181,32 +184,38 @@ class WeightUpdates(Check):
             if each.requires_grad and each.grad is not None and rates[at] > 0.0
         ]
         chosen = with_gradient[:: -(-len(with_gradient) // MAX_TENSORS) or 1]
-        by_device: dict[Any, tuple[list[int], list[Any], list[Any], list[Any]]] = {}
+        by_device: dict[Any, tuple[list[int], list[Any], list[Any], list[float]]] = {}
         for at in chosen:
             weight, gradient = local_part(parameters[at]), local_part(parameters[at].grad)
             if is_sampled(weight) and is_sampled(gradient) and weight.shape == gradient.shape:
-                places, weights, gradients, limits = by_device.setdefault(
+                places, weights, gradients, factors = by_device.setdefault(
                     weight.device, ([], [], [], [])
                 )
                 places.append(at)
                 weights.append(sample(weight).float())
-                gradients.append(sample(gradient).float().abs())
+                gradients.append(sample(gradient).float())
                 # Weights in low precision are counted even if they are too coarse for a step;
                 # those in float64 are compared in float32.
                 spacing = 0.0 if is_low_precision(weight) else torch.finfo(torch.float32).eps
-                limits.append(weights[-1].abs() * (2.0 * spacing / rates[at]))
+                factors.append(2.0 * spacing / rates[at])
         is_adaptive = divides_by_gradient(optimizer)
-        for device, (places, weights, gradients, limits) in by_device.items():
-            size, limit = torch.cat(gradients), torch.cat(limits)
+        for device, (places, weights, gradients, factors) in by_device.items():
+            # Together: an operation for each weight takes most of the time.
+            values, size = torch.cat(weights), torch.cat(gradients).abs()
+            counts = [each.numel() for each in weights]
+            ends = torch.tensor([*accumulate(counts)]).to(device, non_blocking=True)
+            factor = torch.tensor(factors).to(device, non_blocking=True)
+            repeats = torch.tensor(counts).to(device, non_blocking=True)
+            limit = values.abs() * factor.repeat_interleave(repeats, output_size=sum(counts))
             # What a step changes: about the rate, or the rate times the gradient.
             is_moved = limit < 1.0 if is_adaptive else size > limit
-            ends = [*accumulate(each.numel() for each in weights)]
             self._measurements.append(
                 _Measurement(
                     places,
-                    torch.tensor(ends).to(device, non_blocking=True) - 1,
-                    torch.cat(weights),
+                    ends - 1,
+                    values,
                     is_large(size) & is_moved,
+                    [write_count(local_part(parameters[at])) for at in places],
                 )
             )
 
@@ -214,7 +223,9 @@ class WeightUpdates(Check):
         """Count the elements that moved, on the device."""
         torch, places = sys.modules["torch"], measurement.places
         parameters = self.training.parameters
-        weights = [sample(local_part(parameters[at])).float() for at in places]
+        tensors = [local_part(parameters[at]) for at in places]
+        weights = [sample(each).float() for each in tensors]
+        is_written = [write_count(each) for each in tensors] != measurement.write_counts
         moved = (torch.cat(weights) != measurement.weights) & measurement.has_gradient
         # Up to the end of each tensor; the differences are taken on the host.
         sums = torch.stack([measurement.has_gradient, moved]).cumsum(1)
@@ -224,7 +235,10 @@ class WeightUpdates(Check):
         def deliver(numbers: list[float]) -> None:
             halves = numbers[: len(places)], numbers[len(places) :]
             pairs = zip(*(differences(each) for each in halves), strict=True)
-            self._judge(rate, dict(zip(places, pairs, strict=True)))
+            counts = dict(zip(places, pairs, strict=True))
+            # Writes through `.data` are not counted.
+            self.count(is_wrong=not is_written and not any(moved for _, moved in counts.values()))
+            self._judge(rate, counts)
 
         self.training.read_vector(counts.flatten(), deliver)
 
@@ -250,11 +264,13 @@ class WeightUpdates(Check):
         }
         if not known or 2 * len(known) < len(self._tallies):
             return
+        # Whatever earlier steps moved. At the end of a training steps may write the same numbers.
+        has_stopped = self.wrong_count >= MEASUREMENTS_TO_JUDGE
         # Single weights in low precision, such as a norm's of 1, need not move.
         static = [
             parameters[at]
             for at, each in known.items()
-            if not each.moved and not is_low_precision(parameters[at])
+            if has_stopped or not (each.moved or is_low_precision(parameters[at]))
         ]
         evidence: dict[str, float | str] = {
             "weights": float(len(known)),

@@ -19,6 +19,7 @@ from support.checked_trainings import (
 from support.training_loops import monitored
 
 from sentinel.client.capture.owned_modules import SeenModules
+from sentinel.client.checks.batches import fingerprint
 from sentinel.client.checks.evaluation import ForwardMode
 from sentinel.config.settings import load_settings
 from sentinel.detectors.unexpected_weight_changes import UnexpectedWeightChanges
@@ -137,3 +138,14 @@ def test_a_model_at_the_address_of_another_is_found():
         assert seen.modules() == [model]
         del model
         gc.collect()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool])
+def test_a_fingerprint_is_of_the_elements_of_any_dtype(dtype):
+    batch = (torch.arange(600) % 7 > 2).to(dtype).reshape(20, 30)
+    other = batch.clone()
+    other[0, 0] = not other[0, 0]
+
+    assert fingerprint([batch]) == fingerprint({"inputs": batch.clone()}) != 0
+    assert fingerprint([other]) != fingerprint([batch])
+    assert fingerprint([torch.ones_like(batch)]) == 0

@@ -1,0 +1,53 @@
+"""The error of a training: where it was reported, and the reason that has to be named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+CASES: dict[str, Case] = {}
+"""Those of all modules that are imported, by the name of their function."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A training with an error, and what is expected of its monitor.
+
+    `reasons` are the acceptable ones: a cause, a detector, or a detector and its problem joined by
+    a slash. None is accepted if it is empty, because no detector looks for the error. `begins` is
+    the step before the first one with the error. `published` is its name in the set of TrainCheck,
+    if it has one.
+    """
+
+    train: Callable[..., None]
+    source: str
+    reasons: tuple[str, ...]
+    published: str = ""
+    ranks: int = 1
+    begins: int = 0
+
+    @property
+    def error(self) -> str:
+        """The error, in a sentence."""
+        return (self.train.__doc__ or "").splitlines()[0]
+
+
+@dataclass(frozen=True)
+class NotReproduced:
+    """A published error that is not reproduced here, and why."""
+
+    error: str
+    source: str
+    why: str
+
+
+def case(
+    source: str, *reasons: str, published: str = "", ranks: int = 1, begins: int = 0
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorates a training whose docstring is its error."""
+
+    def add(train: Callable[..., None]) -> Callable[..., None]:
+        CASES[train.__name__] = Case(train, source, reasons, published, ranks, begins)
+        return train
+
+    return add
