@@ -42,13 +42,13 @@ LOOPING_SHARE = 0.35
 class AnswersCutOff(StatedCause):
     """Diagnoses by truncation and length of texts that do not loop."""
 
-    title: ClassVar[str] = "completions cut off at the maximum length"
-    explains: ClassVar[frozenset[str]] = frozenset({
+    title = "completions cut off at the maximum length"
+    explains = frozenset({
         "truncation", "length_explosion", "reward_stalled", "reward_collapse",
     })  # fmt: skip
     suggested_by: ClassVar[Mapping[str, float]] = {"length_explosion": 0.3}
-    sign: ClassVar[str] = "the ends of truncated completions still make progress"
-    advice: ClassVar[str] = (
+    sign = "the ends of truncated completions still make progress"
+    advice = (
         "Read the end of a few truncated completions. If they make progress, raise {maximum "
         "completion length}, or exclude them from the loss with {mask for truncated completions}. "
         "If they ramble, let the reward decrease before the limit, so that shorter completions "

@@ -40,10 +40,10 @@ _LASTING = ("loss_divergence", "reward_collapse", "entropy_collapse", "entropy_e
 class BadBatch(StatedCause):
     """Diagnoses by a jump of loss and gradient norm at one step without consequences."""
 
-    title: ClassVar[str] = "bad batch"
-    explains: ClassVar[frozenset[str]] = frozenset({"loss_spike", "grad_explosion"})
+    title = "bad batch"
+    explains = frozenset({"loss_spike", "grad_explosion"})
     suggested_by: ClassVar[Mapping[str, float]] = {"loss_spike": 0.35, "grad_explosion": 0.35}
-    sign: ClassVar[str] = (
+    sign = (
         "the gradient norm is as before within a few steps, and the batches of that step hold "
         "broken or repeated text"
     )

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from statistics import median
-from typing import ClassVar
 
 from sentinel.causes._evidence import (
     MIN_VALUES_BACK,
@@ -44,16 +43,16 @@ JUMP_SHARE = 0.5
 class DataChanged(StatedCause):
     """Diagnoses by a loss that jumps and stays while the weights are as good as before."""
 
-    title: ClassVar[str] = "data changed"
-    explains: ClassVar[frozenset[str]] = frozenset({"loss_divergence", "loss_spike"})
-    excluded_by: ClassVar[frozenset[str]] = frozenset({
+    title = "data changed"
+    explains = frozenset({"loss_divergence", "loss_spike"})
+    excluded_by = frozenset({
         "grad_explosion", "nan_or_inf", "learning_rate_high", "step_regression",
     })  # fmt: skip
-    sign: ClassVar[str] = (
+    sign = (
         "batches from before the onset have the loss of before, and the loss on held-out data of "
         "before (log `eval_loss`) did not rise"
     )
-    advice: ClassVar[str] = (
+    advice = (
         'If the change is on purpose, declare it with `sentinel.mark("stage")`, so that levels '
         "start anew. Otherwise compare batches from before and after the onset: their source and "
         "order, the weights of the mixture, tokenization, template and labels."

@@ -44,25 +44,25 @@ CHANCE_LOSS, CHANCE_TOLERANCE = log(2.0), 0.02
 class DataNotLearnable(StatedCause):
     """Diagnoses by a loss that never moved although the weights are trained."""
 
-    title: ClassVar[str] = "data with nothing to learn"
-    explains: ClassVar[frozenset[str]] = frozenset({"loss_never_moved", "loss_plateau"})
+    title = "data with nothing to learn"
+    explains = frozenset({"loss_never_moved", "loss_plateau"})
     suggested_by: ClassVar[Mapping[str, float]] = {
         "loss_never_moved": 0.4,
         "loss_plateau": 0.35,
         "reward_stalled": 0.25,
     }
-    sign: ClassVar[str] = (
+    sign = (
         "16 examples alone are learned, while the gradient norm (log `grad_norm`) is above 0 "
         "in the run"
     )
-    advice: ClassVar[str] = (
+    advice = (
         "Print one batch as the model receives it, decoded, with its labels. Check that they "
         "belong together, that the chat template is the model's own, that the answer is within "
         "{maximum sequence length}, and that chosen and rejected completions are not swapped. Then "
         "train on 16 examples: if that loss does not fall to nearly 0 either, the optimizer holds "
         "other parameters than the model."
     )
-    excluded_by: ClassVar[frozenset[str]] = frozenset({"loss_divergence", "loss_spike"})
+    excluded_by = frozenset({"loss_divergence", "loss_spike"})
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The loss, gradient norm and learning rate; nothing if there are no gradients."""

@@ -16,7 +16,6 @@ Source
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
 
 from sentinel.causes._evidence import (
     StatedCause,
@@ -38,11 +37,11 @@ WITHOUT_SAMPLES = {"length_explosion": 0.35, "truncation": 0.3}
 class DegenerateText(StatedCause):
     """Diagnoses by repetition in the samples, and by their length."""
 
-    title: ClassVar[str] = "policy that repeats itself"
-    explains: ClassVar[frozenset[str]] = frozenset({
+    title = "policy that repeats itself"
+    explains = frozenset({
         "repetition", "length_explosion", "truncation", "entropy_collapse", "entropy_explosion",
     })  # fmt: skip
-    sign: ClassVar[str] = "the completions repeat phrases (log samples, and `entropy`)"
+    sign = "the completions repeat phrases (log samples, and `entropy`)"
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """Repetition and length, or length and entropy; nothing for repetitive data."""

@@ -11,7 +11,6 @@ Source
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
 
 from sentinel.causes._evidence import StatedCause, weighted_evidence
 from sentinel.model.diagnosis import CaseContext, Evidence
@@ -23,15 +22,15 @@ FREQUENT_SAVE_STEPS = 50.0
 class DiskRunsOut(StatedCause):
     """Diagnoses by the free space and by the frequency of saves."""
 
-    title: ClassVar[str] = "disk space running out"
-    explains: ClassVar[frozenset[str]] = frozenset({"disk_filling", "checkpoint_cadence"})
-    sign: ClassVar[str] = "checkpoints take most of the space that is used (`du`)"
-    advice: ClassVar[str] = (
+    title = "disk space running out"
+    explains = frozenset({"disk_filling", "checkpoint_cadence"})
+    sign = "checkpoints take most of the space that is used (`du`)"
+    advice = (
         "Find what uses the space (`du`), and free some now. If it is checkpoints, check that the "
         "newest is complete, and delete old ones except the newest two, the best, and the last "
         "before any other incident of the run. Raise {save interval}, or lower {checkpoint limit}."
     )
-    excluded_by: ClassVar[frozenset[str]] = frozenset({"step_stride"})
+    excluded_by = frozenset({"step_stride"})
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The free space, and what uses it."""

@@ -49,16 +49,14 @@ LOW_TEMPERATURE = 0.7
 class ExplorationLost(StatedCause):
     """Diagnoses by entropy and by groups with one reward."""
 
-    title: ClassVar[str] = "loss of exploration"
-    explains: ClassVar[frozenset[str]] = frozenset({
+    title = "loss of exploration"
+    explains = frozenset({
         "entropy_collapse", "reward_zero_variance", "reward_stalled", "grad_vanishing",
         "reward_collapse",
     })  # fmt: skip
     suggested_by: ClassVar[Mapping[str, float]] = {"entropy_collapse": 0.4}
-    sign: ClassVar[str] = (
-        "several completions of one prompt are the same (log `entropy`), and stay so"
-    )
-    excluded_by: ClassVar[frozenset[str]] = frozenset({"length_explosion", "truncation"})
+    sign = "several completions of one prompt are the same (log `entropy`), and stay so"
+    excluded_by = frozenset({"length_explosion", "truncation"})
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """Entropy and effects; nothing if KL or reward changed first."""

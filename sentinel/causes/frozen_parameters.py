@@ -34,8 +34,8 @@ NEGLIGIBLE_GRAD_NORM = 1e-7
 class FrozenParameters(StatedCause):
     """Diagnoses by a gradient, a learning rate or updates that were 0 from the start."""
 
-    title: ClassVar[str] = "frozen parameters"
-    explains: ClassVar[frozenset[str]] = frozenset({
+    title = "frozen parameters"
+    explains = frozenset({
         "weights_not_updated", "grad_vanishing", "layer_gradient_dead", "layer_update_ratio",
         "learning_rate_anomaly", "loss_never_moved", "loss_plateau", "reward_stalled", "loss_zero",
     })  # fmt: skip
@@ -44,7 +44,7 @@ class FrozenParameters(StatedCause):
         "reward_stalled": 0.3,
         "loss_zero": 0.4,
     }
-    sign: ClassVar[str] = (
+    sign = (
         "the gradient norm (log `grad_norm`) is 0 in every record, or no weight changes in a step"
     )
 

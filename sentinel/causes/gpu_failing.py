@@ -12,7 +12,6 @@ Source
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
 
 from sentinel.causes._evidence import StatedCause, is_reported, weighted_evidence
 from sentinel.model.diagnosis import CaseContext, Evidence
@@ -34,11 +33,11 @@ class GpuFailing(StatedCause):
     wrong values remain separate cases.
     """
 
-    title: ClassVar[str] = "failing GPU"
-    explains: ClassVar[frozenset[str]] = frozenset({
+    title = "failing GPU"
+    explains = frozenset({
         "gpu_fault", "rank_desync", "rank_outlier", "nan_or_inf",
     })  # fmt: skip
-    sign: ClassVar[str] = "the kernel log has an Xid, or `dcgmi diag -r 3` fails"
+    sign = "the kernel log has an Xid, or `dcgmi diag -r 3` fails"
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The errors and the affected ranks; nothing for errors of a program."""

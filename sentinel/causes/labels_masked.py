@@ -17,7 +17,6 @@ Source
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
 
 from sentinel.causes._evidence import StatedCause, is_reported, symptom_evidence
 from sentinel.model.diagnosis import CaseContext, Evidence, Symptom
@@ -26,10 +25,10 @@ from sentinel.model.diagnosis import CaseContext, Evidence, Symptom
 class LabelsMasked(StatedCause):
     """Diagnoses by a loss of 0 or NaN without gradients."""
 
-    title: ClassVar[str] = "masked labels"
-    explains: ClassVar[frozenset[str]] = frozenset({"loss_zero", "nan_or_inf", "grad_vanishing"})
-    sign: ClassVar[str] = "a batch has no label other than -100"
-    advice: ClassVar[str] = (
+    title = "masked labels"
+    explains = frozenset({"loss_zero", "nan_or_inf", "grad_vanishing"})
+    sign = "a batch has no label other than -100"
+    advice = (
         "Stop the run, and count the labels of one batch that are not -100. If there are none, "
         "check the response template against the tokenizer's, {completion-only loss}, and whether "
         "{maximum sequence length} truncates texts before the answer begins. Restart from the "

@@ -73,8 +73,8 @@ EARLY_STEPS = 200
 class LearningRateTooHigh(StatedCause):
     """Diagnoses by divergence, oscillation or jumps of the loss, and by the rate itself."""
 
-    title: ClassVar[str] = "learning rate too high"
-    explains: ClassVar[frozenset[str]] = frozenset({
+    title = "learning rate too high"
+    explains = frozenset({
         "loss_divergence", "loss_spike", "oscillation", "grad_explosion", "nan_or_inf",
         "loss_plateau", "loss_never_moved", "grad_vanishing", "learning_rate_high",
         "layer_gradient_dead", "layer_gradient_exploding", "layer_gradient_vanishing",
@@ -89,9 +89,7 @@ class LearningRateTooHigh(StatedCause):
         "kl_blowup": 0.3,
         "overfitting": 0.3,
     }
-    sign: ClassVar[str] = (
-        "the loss behaves with a tenth of the rate (log `learning_rate` and `grad_norm`)"
-    )
+    sign = "the loss behaves with a tenth of the rate (log `learning_rate` and `grad_norm`)"
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """An unstable loss and its reason; nothing for a single jump at a usual rate."""

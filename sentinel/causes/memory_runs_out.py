@@ -12,7 +12,6 @@ Source
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
 
 from sentinel.causes._evidence import StatedCause, symptom_evidence
 from sentinel.model.diagnosis import CaseContext, Evidence
@@ -23,9 +22,9 @@ from sentinel.signals.setting_names import describe_setting
 class MemoryRunsOut(StatedCause):
     """Diagnoses by the forecast of memory use."""
 
-    title: ClassVar[str] = "memory running out"
-    explains: ClassVar[frozenset[str]] = frozenset({"memory_creep", "throughput_drop"})
-    sign: ClassVar[str] = "memory use still grows at the same step time"
+    title = "memory running out"
+    explains = frozenset({"memory_creep", "throughput_drop"})
+    sign = "memory use still grows at the same step time"
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The forecast, and a slowdown after it."""

@@ -51,12 +51,12 @@ LOST_SHARE, LOST_STANDARD_ERRORS = 0.5, 6.0
 class NoContrast(StatedCause):
     """Diagnoses by groups with one reward, of an otherwise healthy policy."""
 
-    title: ClassVar[str] = "prompts whose completions have equal rewards"
-    explains: ClassVar[frozenset[str]] = frozenset({
+    title = "prompts whose completions have equal rewards"
+    explains = frozenset({
         "reward_zero_variance", "reward_stalled", "grad_vanishing",
     })  # fmt: skip
     suggested_by: ClassVar[Mapping[str, float]] = {"reward_stalled": 0.4}
-    sign: ClassVar[str] = (
+    sign = (
         "the completions of a prompt differ as texts (log `entropy`), and have the same "
         "reward (log `reward_std`)"
     )

@@ -13,7 +13,6 @@ Source
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
 
 from sentinel.causes._evidence import StatedCause, possibly_first, symptom_evidence
 from sentinel.model.diagnosis import CaseContext, Evidence, Symptom
@@ -35,11 +34,11 @@ class NodeDown(StatedCause):
     memory and slowness remain separate cases.
     """
 
-    title: ClassVar[str] = "node down"
-    explains: ClassVar[frozenset[str]] = frozenset({
+    title = "node down"
+    explains = frozenset({
         "node_lost", "gpu_fault", "straggler", "data_stall", "throughput_drop",
     })  # fmt: skip
-    sign: ClassVar[str] = "the node does not answer, or was restarted"
+    sign = "the node does not answer, or was restarted"
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The lost node and earlier incidents; nothing if ranks continue, or one was killed."""

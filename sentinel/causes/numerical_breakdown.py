@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import isfinite
-from typing import ClassVar
 
 from sentinel.causes._evidence import StatedCause, is_reported, symptom_evidence
 from sentinel.model.diagnosis import MAX_EFFECT_DELAY_POINTS, CaseContext, Evidence, Symptom
@@ -50,16 +49,16 @@ undefined as well."""
 class NumericalBreakdown(StatedCause):
     """Diagnoses by NaN or infinite values, and by growth before them."""
 
-    title: ClassVar[str] = "numerical breakdown"
-    explains: ClassVar[frozenset[str]] = frozenset({
+    title = "numerical breakdown"
+    explains = frozenset({
         "nan_or_inf", "grad_explosion", "loss_spike", "loss_divergence", "loss_zero",
     })  # fmt: skip
-    effects: ClassVar[frozenset[str]] = frozenset({
+    effects = frozenset({
         "reward_collapse", "reward_stalled", "reward_zero_variance", "length_explosion",
         "length_collapse", "truncation", "repetition", "entropy_collapse", "entropy_explosion",
         "kl_blowup", "kl_drift", "kl_negative", "clip_saturation", "rollout_mismatch", "value_fit",
     })  # fmt: skip
-    sign: ClassVar[str] = (
+    sign = (
         "the first value that is not finite follows large ones (log `grad_norm`), and a wider "
         "number format avoids it"
     )

@@ -15,7 +15,6 @@ Source
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
 
 from sentinel.causes._evidence import StatedCause, summaries, symptom_evidence, weighted_evidence
 from sentinel.model.diagnosis import CaseContext, Evidence, Symptom
@@ -31,13 +30,11 @@ OTHER_REASONS = ("grad_explosion", "nan_or_inf", "loss_spike", "oscillation", "l
 class Overfit(StatedCause):
     """Diagnoses by the loss on held-out data."""
 
-    title: ClassVar[str] = "overfitting"
-    explains: ClassVar[frozenset[str]] = frozenset({
+    title = "overfitting"
+    explains = frozenset({
         "overfitting", "loss_zero", "grad_vanishing", "loss_plateau", "loss_divergence",
     })  # fmt: skip
-    sign: ClassVar[str] = (
-        "the loss on held-out data rises while the training loss falls (log an evaluation)"
-    )
+    sign = "the loss on held-out data rises while the training loss falls (log an evaluation)"
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The rising loss and its reason."""

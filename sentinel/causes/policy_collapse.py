@@ -67,16 +67,16 @@ reward function."""
 class PolicyCollapse(StatedCause):
     """Diagnoses by the fall of the reward, and by incidents that began no later."""
 
-    title: ClassVar[str] = "policy collapse"
-    explains: ClassVar[frozenset[str]] = frozenset({
+    title = "policy collapse"
+    explains = frozenset({
         "kl_blowup", "kl_drift", "reward_collapse", "entropy_collapse", "entropy_explosion",
         "length_explosion", "length_collapse", "repetition", "truncation", "grad_explosion",
         "clip_saturation", "reward_zero_variance", "loss_spike", "loss_divergence", "kl_negative",
         "value_fit", "rollout_mismatch",
     })  # fmt: skip
-    severity: ClassVar[Severity | None] = Severity.CRITICAL
+    severity = Severity.CRITICAL
     suggested_by: ClassVar[Mapping[str, float]] = {"reward_collapse": 0.4, "length_collapse": 0.3}
-    sign: ClassVar[str] = (
+    sign = (
         "the KL to the reference, the entropy or the length changed before the reward fell "
         "(log `kl`, `entropy` and the completion length), and does not return"
     )

@@ -14,7 +14,6 @@ Source
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import ClassVar
 
 from sentinel.causes._evidence import StatedCause, weighted_evidence
 from sentinel.model.diagnosis import CaseContext, Evidence
@@ -27,11 +26,11 @@ WEIGHTS = {"replicas_differ": 0.9, "rank_desync": 0.7, "rank_outlier": 0.4, "met
 class RanksOutOfStep(StatedCause):
     """Diagnoses by values that must be equal on every rank."""
 
-    title: ClassVar[str] = "replicas out of step"
-    explains: ClassVar[frozenset[str]] = frozenset({
+    title = "replicas out of step"
+    explains = frozenset({
         "replicas_differ", "rank_desync", "rank_outlier", "metric_integrity",
     })  # fmt: skip
-    sign: ClassVar[str] = "the weights of two ranks differ"
+    sign = "the weights of two ranks differ"
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The difference and its effects."""

@@ -40,14 +40,14 @@ EFFECT_WEIGHTS = {
 class ResumeLostState(StatedCause):
     """Diagnoses by incidents soon after a restart."""
 
-    title: ClassVar[str] = "state lost on resume"
-    explains: ClassVar[frozenset[str]] = frozenset({
+    title = "state lost on resume"
+    explains = frozenset({
         "learning_rate_anomaly", "loss_divergence", "loss_spike", "grad_explosion",
         "step_regression",
     })  # fmt: skip
     suggested_by: ClassVar[Mapping[str, float]] = {"step_regression": 0.3}
-    sign: ClassVar[str] = "the checkpoint lacks the state of the optimizer or the scheduler"
-    advice: ClassVar[str] = (
+    sign = "the checkpoint lacks the state of the optimizer or the scheduler"
+    advice = (
         "Stop the run, and resume from the same checkpoint with its whole state: weights, "
         "optimizer, scheduler and loss scaler ({checkpoint to resume from}, not a model loaded by "
         "its path). If that checkpoint has no optimizer state, disable {weights-only saving}, and "

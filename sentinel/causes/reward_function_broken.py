@@ -22,7 +22,6 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise, takewhile
 from math import isclose
 from statistics import fmean, median
-from typing import ClassVar
 
 from sentinel.causes._evidence import StatedCause, possibly_first, weighted_evidence
 from sentinel.model.diagnosis import CaseContext, Evidence, Symptom
@@ -62,12 +61,12 @@ DATING_POINTS = 2
 class RewardFunctionBroken(StatedCause):
     """Diagnoses by a reward that fell to a constant while the policy did not change."""
 
-    title: ClassVar[str] = "reward function that returns a constant"
-    explains: ClassVar[frozenset[str]] = frozenset({
+    title = "reward function that returns a constant"
+    explains = frozenset({
         "reward_collapse", "reward_zero_variance", "grad_vanishing", "reward_stalled",
     })  # fmt: skip
-    severity: ClassVar[Severity | None] = Severity.CRITICAL
-    sign: ClassVar[str] = "a completion that had a reward before has none now, scored manually"
+    severity = Severity.CRITICAL
+    sign = "a completion that had a reward before has none now, scored manually"
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The fall and the constant; nothing if the policy changed, or is unknown."""

@@ -46,15 +46,13 @@ LEVEL_VALUES = 8
 class RewardHacked(StatedCause):
     """Diagnoses by a reward that rises with KL and length."""
 
-    title: ClassVar[str] = "reward hacking"
-    explains: ClassVar[frozenset[str]] = frozenset({
+    title = "reward hacking"
+    explains = frozenset({
         "reward_hacking", "reward_component_drop", "kl_blowup", "kl_drift", "length_explosion",
         "truncation", "repetition",
     })  # fmt: skip
     suggested_by: ClassVar[Mapping[str, float]] = {"length_explosion": 0.25, "length_collapse": 0.3}
-    sign: ClassVar[str] = (
-        "the completions with the highest reward are not better than earlier ones when read"
-    )
+    sign = "the completions with the highest reward are not better than earlier ones when read"
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The joint rise and further incidents; nothing if the reward fell."""

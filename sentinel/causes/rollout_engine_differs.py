@@ -39,17 +39,17 @@ caused it is an incident by then."""
 class RolloutEngineDiffers(StatedCause):
     """Diagnoses by the mismatch, and by incidents after it."""
 
-    title: ClassVar[str] = "sampling engine that differs from the trained policy"
-    explains: ClassVar[frozenset[str]] = frozenset({
+    title = "sampling engine that differs from the trained policy"
+    explains = frozenset({
         "rollout_mismatch", "grad_explosion", "kl_blowup", "kl_drift", "reward_collapse",
         "entropy_collapse", "entropy_explosion", "clip_saturation", "loss_spike",
     })  # fmt: skip
     suggested_by: ClassVar[Mapping[str, float]] = {"rollout_mismatch": 0.45}
-    sign: ClassVar[str] = (
+    sign = (
         "trainer and sampling engine give different log-probabilities to one completion, "
         "before anything else changed"
     )
-    advice: ClassVar[str] = (
+    advice = (
         "Check that the engine receives new weights before it samples, and that engine and trainer "
         "use the same precision (bf16 or fp16, no quantised weights or cache), chat template and "
         "{sampling temperature}. Then enable {importance-sampling correction}, and resume from the "

@@ -16,7 +16,6 @@ Source
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
 
 from sentinel.causes._evidence import StatedCause, low_learning_rate_evidence, weighted_evidence
 from sentinel.model.diagnosis import CaseContext, Evidence
@@ -28,12 +27,12 @@ WEIGHTS = {"learning_rate_anomaly": 0.5, "loss_plateau or loss_never_moved or re
 class ScheduleSpent(StatedCause):
     """Diagnoses by the learning rate, and by a loss or reward that stagnates."""
 
-    title: ClassVar[str] = "no learning rate left"
-    explains: ClassVar[frozenset[str]] = frozenset({
+    title = "no learning rate left"
+    explains = frozenset({
         "learning_rate_anomaly", "loss_plateau", "loss_never_moved", "reward_stalled",
     })  # fmt: skip
-    sign: ClassVar[str] = "the learning rate (log `learning_rate`) is near 0 while steps remain"
-    advice: ClassVar[str] = (
+    sign = "the learning rate (log `learning_rate`) is near 0 while steps remain"
+    advice = (
         "If the loss is low enough, stop: it will not fall further. Otherwise save a checkpoint, "
         "and resume from it with a schedule as long as the run: compare {maximum number of steps} "
         "with the steps that the scheduler was created for, check that {learning-rate schedule} is "

@@ -12,7 +12,6 @@ Source
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
 
 from sentinel.causes._evidence import StatedCause, slowdown_evidence, waits_alone, weighted_evidence
 from sentinel.model.diagnosis import CaseContext, Evidence
@@ -21,12 +20,12 @@ from sentinel.model.diagnosis import CaseContext, Evidence
 class SlowData(StatedCause):
     """Diagnoses by the time that all ranks wait for data."""
 
-    title: ClassVar[str] = "slow data loading"
-    explains: ClassVar[frozenset[str]] = frozenset({
+    title = "slow data loading"
+    explains = frozenset({
         "data_stall", "throughput_drop", "gpu_underuse",
     })  # fmt: skip
-    sign: ClassVar[str] = "steps are fast with one batch that is kept in memory"
-    advice: ClassVar[str] = (
+    sign = "steps are fast with one batch that is kept in memory"
+    advice = (
         "Raise {number of data loader workers} to 4 to 8 per GPU, with `persistent_workers` and "
         "`prefetch_factor`, and do repeated work of the loader (tokenizing, decoding) once before "
         "the training. If the loader was fast enough before, check the storage first: another job "

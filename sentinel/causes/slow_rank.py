@@ -13,7 +13,6 @@ Source
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
 
 from sentinel.causes._evidence import (
     StatedCause,
@@ -30,11 +29,11 @@ from sentinel.signals.setting_names import describe_setting
 class SlowRank(StatedCause):
     """Diagnoses by the slowest rank, and by the effects on the run."""
 
-    title: ClassVar[str] = "slow rank"
-    explains: ClassVar[frozenset[str]] = frozenset({
+    title = "slow rank"
+    explains = frozenset({
         "straggler", "data_stall", "throughput_drop", "gpu_underuse", "gpu_fault",
     })  # fmt: skip
-    sign: ClassVar[str] = "the same rank, on another node, is not slow"
+    sign = "the same rank, on another node, is not slow"
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The rank and the effects; nothing if a GPU fails, or all ranks wait."""

@@ -21,7 +21,6 @@ Source
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
 
 from sentinel.causes._evidence import StatedCause, weighted_evidence
 from sentinel.model.diagnosis import CaseContext, Evidence, Symptom
@@ -34,11 +33,11 @@ MAX_STRIDE = 10
 class StepCountedTwice(StatedCause):
     """Diagnoses by the stride of the counter, and by its effects."""
 
-    title: ClassVar[str] = "step counter faster than the updates"
-    explains: ClassVar[frozenset[str]] = frozenset({
+    title = "step counter faster than the updates"
+    explains = frozenset({
         "step_stride", "checkpoint_cadence", "step_regression", "learning_rate_anomaly",
     })  # fmt: skip
-    sign: ClassVar[str] = "the counter advances by 2 at a single call of the optimizer"
+    sign = "the counter advances by 2 at a single call of the optimizer"
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """The stride and its effects; without it, only saves several steps apart past the end."""

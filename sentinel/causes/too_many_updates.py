@@ -51,17 +51,17 @@ _BATCH_SETTINGS = (
 class TooManyUpdates(StatedCause):
     """Diagnoses by clipping, and by incidents after it."""
 
-    title: ClassVar[str] = "too many updates on each batch"
-    explains: ClassVar[frozenset[str]] = frozenset({
+    title = "too many updates on each batch"
+    explains = frozenset({
         "clip_saturation", "kl_blowup", "kl_drift", "reward_collapse", "entropy_collapse",
         "entropy_explosion", "grad_explosion",
     })  # fmt: skip
     suggested_by: ClassVar[Mapping[str, float]] = {"kl_blowup": 0.35, "reward_collapse": 0.2}
-    sign: ClassVar[str] = (
+    sign = (
         "the share of clipped tokens (log the clip ratio) rises before the KL, and one update "
         "per batch prevents it"
     )
-    advice: ClassVar[str] = (
+    advice = (
         "Lower {number of updates per batch} to 1 or 2, or halve {learning rate}; a larger "
         "mini-batch per update has the same effect. If the reward has already fallen, resume from "
         "the last checkpoint before the onset."

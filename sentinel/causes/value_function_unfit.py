@@ -29,18 +29,16 @@ HIGH_CLIP_FRACTION = 0.5
 class ValueFunctionUnfit(StatedCause):
     """Diagnoses by the fit of the value model, and by the reward."""
 
-    title: ClassVar[str] = "unfit value model"
-    explains: ClassVar[frozenset[str]] = frozenset({
+    title = "unfit value model"
+    explains = frozenset({
         "value_fit", "reward_stalled", "reward_collapse",
     })  # fmt: skip
-    excluded_by: ClassVar[frozenset[str]] = frozenset({
+    excluded_by = frozenset({
         "kl_blowup", "entropy_collapse", "entropy_explosion",
     })  # fmt: skip
     suggested_by: ClassVar[Mapping[str, float]] = {"reward_collapse": 0.3}
-    sign: ClassVar[str] = (
-        "the explained variance (log `explained_variance`) was below 0 before the reward fell"
-    )
-    advice: ClassVar[str] = (
+    sign = "the explained variance (log `explained_variance`) was below 0 before the reward fell"
+    advice = (
         "Train the value model before the policy ({value model warm-up}), raise {value model "
         "learning rate} or {value coefficient}, bound the rewards, and check that values and "
         "returns belong to the same steps. RLOO and GRPO need no value model."

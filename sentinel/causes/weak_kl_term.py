@@ -15,7 +15,6 @@ Source
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
 
 from sentinel.causes._evidence import (
     StatedCause,
@@ -31,10 +30,10 @@ from sentinel.signals.usual_learning_rate import usual_learning_rate
 class WeakKlTerm(StatedCause):
     """Diagnoses by a rising KL, and by the settings that allow it."""
 
-    title: ClassVar[str] = "weak KL term"
-    explains: ClassVar[frozenset[str]] = frozenset({"kl_blowup", "kl_drift"})
-    excluded_by: ClassVar[frozenset[str]] = frozenset({"reward_collapse", "repetition"})
-    sign: ClassVar[str] = (
+    title = "weak KL term"
+    explains = frozenset({"kl_blowup", "kl_drift"})
+    excluded_by = frozenset({"reward_collapse", "repetition"})
+    sign = (
         "the KL to the reference rises steadily while the reward does not fall, and a higher "
         "KL coefficient prevents it"
     )

@@ -9,7 +9,7 @@ from typing import ClassVar
 from sentinel.model.evidence_text import UNITS, label_of
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Severity
 from sentinel.model.quantity_text import distinct_texts
-from sentinel.model.record import STEP, Event, Record
+from sentinel.model.record import STEP, Record
 from sentinel.signals.catalogue import SIGNALS
 from sentinel.stats.level_guard import LEVEL_VALUES, LevelGuard
 
@@ -23,7 +23,7 @@ class GuardedSignals(DetectorDefaults):
     `remedies` and `severities` are those of single signals, in place of the detector's.
     """
 
-    events: ClassVar[frozenset[Event]] = frozenset({STEP})
+    events = frozenset({STEP})
     remedies: ClassVar[dict[str, str]] = {}
     severities: ClassVar[dict[str, Severity]] = {}
 

@@ -14,7 +14,7 @@ from sentinel.detectors._layers import (
     same_holds_for,
 )
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding
-from sentinel.model.record import LAYERS, START, Event, Record
+from sentinel.model.record import LAYERS, START, Record
 from sentinel.stats.layer_levels import LayerLevels
 
 MIN_LAYERS = 3
@@ -29,8 +29,8 @@ class UnevenGradients(DetectorDefaults):
     `moved_in_a_row`, if it is set.
     """
 
-    events: ClassVar[frozenset[Event]] = frozenset({START, LAYERS})
-    signal: ClassVar[str] = "layer_grad_norm"
+    events = frozenset({START, LAYERS})
+    signal = "layer_grad_norm"
     sign: ClassVar[int]
     participle: ClassVar[str]
     moved_in_a_row: ClassVar[int | None] = None

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from statistics import median
-from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.record import METADATA, SAVE, START, STEP, Record
@@ -43,9 +42,9 @@ class CheckpointCadence(DetectorDefaults):
     share: float = 0.25
     in_a_row: int = 3
 
-    signal: ClassVar[str] = "global_step"
-    scope: ClassVar[Scope] = Scope.TRAINING
-    remedy: ClassVar[str] = (
+    signal = "global_step"
+    scope = Scope.TRAINING
+    remedy = (
         "Stop the run before the disk is full. Compare {save interval} and {maximum number of "
         "steps} with the intended values. Look for a second increment of the trainer's step "
         "counter."

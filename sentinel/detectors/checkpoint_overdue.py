@@ -22,7 +22,6 @@ Defaults
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.record import METADATA, SAVE, START, STEP, Record
@@ -34,10 +33,10 @@ class CheckpointOverdue(DetectorDefaults):
 
     times: float = 2.5
 
-    steps_with: ClassVar[frozenset[str]] = frozenset({"global_step", "restarted_after_step"})
-    signal: ClassVar[str] = "global_step"
-    scope: ClassVar[Scope] = Scope.TRAINING
-    remedy: ClassVar[str] = (
+    steps_with = frozenset({"global_step", "restarted_after_step"})
+    signal = "global_step"
+    scope = Scope.TRAINING
+    remedy = (
         "Save a checkpoint manually before you stop the run. Look for save errors in the "
         "trainer's log. Check free space and permissions of {output directory}, and which rank "
         "saves."

@@ -21,7 +21,6 @@ Defaults
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
@@ -35,10 +34,10 @@ class ClipSaturation:
     much: float = 0.3
     most: float = 0.6
 
-    needs: ClassVar[frozenset[str]] = frozenset({"clip_fraction"})
-    signal: ClassVar[str] = "clip_fraction"
-    severity: ClassVar[Severity] = Severity.INFO
-    remedy: ClassVar[str] = (
+    needs = frozenset({"clip_fraction"})
+    signal = "clip_fraction"
+    severity = Severity.INFO
+    remedy = (
         "Lower {number of updates per batch}, or halve {learning rate}. If tokens are clipped in "
         "the first epoch already, check that the sampling engine gets the newest weights."
     )

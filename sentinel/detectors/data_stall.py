@@ -35,7 +35,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf, isfinite, sqrt
-from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Severity
 from sentinel.model.record import EVAL, PHASE, SAVE, START, STEP, Record, Spread
@@ -60,10 +59,10 @@ class DataStall(DetectorDefaults):
     slower: float = 1.5
     window: int = 32
 
-    steps_with: ClassVar[frozenset[str]] = frozenset({"data_wait"})
-    signal: ClassVar[str] = "data_wait"
-    severity: ClassVar[Severity] = Severity.INFO
-    remedy: ClassVar[str] = (
+    steps_with = frozenset({"data_wait"})
+    signal = "data_wait"
+    severity = Severity.INFO
+    remedy = (
         "Raise {number of data loader workers}, and prefetch more batches (`prefetch_factor`, "
         "`persistent_workers`). Check the storage that the loader reads from. Tokenize the "
         "dataset before the training."

@@ -27,11 +27,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf, isfinite
-from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.quantity_text import format_bytes, format_duration
-from sentinel.model.record import HEARTBEAT, SAVE, Event, Record
+from sentinel.model.record import HEARTBEAT, SAVE, Record
 from sentinel.stats.time_to_limit import TimeToLimit
 
 DISK_SIGNALS = ("disk_free_output", "disk_free_state")
@@ -50,10 +49,10 @@ class DiskFilling(DetectorDefaults):
     least: float = 268_435_456.0
     saves: float = 2.0
 
-    events: ClassVar[frozenset[Event]] = frozenset({SAVE, HEARTBEAT})
-    signal: ClassVar[str] = "disk_free"
-    scope: ClassVar[Scope] = Scope.PROCESS
-    remedy: ClassVar[str] = (
+    events = frozenset({SAVE, HEARTBEAT})
+    signal = "disk_free"
+    scope = Scope.PROCESS
+    remedy = (
         "Delete old checkpoints, or let the trainer do so with {checkpoint limit}. Raise {save "
         "interval}, or set {output directory} to a larger disk. Check what else writes to this "
         "disk."

@@ -39,7 +39,6 @@ Defaults
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.quantity_text import distinct_texts
@@ -63,11 +62,11 @@ class EntropyCollapse:
     sure: float = 6.0
     nothing: float = 0.002
 
-    needs: ClassVar[frozenset[str]] = frozenset({"entropy"})
-    baselines: ClassVar[frozenset[str]] = frozenset({"entropy"})
-    signal: ClassVar[str] = "entropy"
-    severity: ClassVar[Severity] = Severity.INFO
-    remedy: ClassVar[str] = (
+    needs = frozenset({"entropy"})
+    baselines = frozenset({"entropy"})
+    signal = "entropy"
+    severity = Severity.INFO
+    remedy = (
         "Resume from the checkpoint before the onset. Widen {upper clip range} to 0.28, set "
         "{entropy bonus} to 0.001, or raise {sampling temperature}. Use prompts whose "
         "completions still differ."

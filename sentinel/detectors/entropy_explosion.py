@@ -28,7 +28,6 @@ Defaults
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.quantity_text import distinct_texts
@@ -51,10 +50,10 @@ class EntropyExplosion:
     recent: float = 2.0
     factor: float = 3.0
 
-    needs: ClassVar[frozenset[str]] = frozenset({"entropy"})
-    signal: ClassVar[str] = "entropy"
-    severity: ClassVar[Severity] = Severity.INFO
-    remedy: ClassVar[str] = (
+    needs = frozenset({"entropy"})
+    signal = "entropy"
+    severity = Severity.INFO
+    remedy = (
         "Resume from the checkpoint before the onset. Lower {entropy bonus} or {upper clip "
         "range}, and halve {learning rate}. Check that the sampling engine has the trainer's "
         "weights."

@@ -46,16 +46,16 @@ class ExpertImbalance(GuardedSignals):
     uneven: float = 1.5
     lost: float = 0.1
 
-    steps_with: ClassVar[frozenset[str]] = frozenset({
+    steps_with = frozenset({
         *LOADS, *(f"{load}/" for load in LOADS), "dropped_token_fraction", "dead_expert_fraction",
         "router_entropy", "router_z_loss", "load_balancing_loss",
     })  # fmt: skip
-    reads: ClassVar[frozenset[str]] = steps_with
+    reads = steps_with
     severities: ClassVar[dict[str, Severity]] = dict.fromkeys(
         ("router_entropy", "router_z_loss", "load_balancing_loss"), Severity.INFO
     )
-    signal: ClassVar[str] = "expert_load_imbalance"
-    remedy: ClassVar[str] = (
+    signal = "expert_load_imbalance"
+    remedy = (
         "Raise the weight of the load-balancing loss, or the rate at which the router's bias is "
         "updated. Check that the router computes in 32 bits, and lower {learning rate} if its "
         "logits grow. Resume from the checkpoint before the onset if experts are dead."

@@ -31,7 +31,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isfinite, nan
 from statistics import median
-from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Severity
 from sentinel.model.record import Event, Record
@@ -53,11 +52,11 @@ class GanImbalance(DetectorDefaults):
     points: int = 64
     steps: int = 500
 
-    events: ClassVar[frozenset[Event]] = frozenset({Event.STEP})
-    steps_with: ClassVar[frozenset[str]] = frozenset({"discriminator_loss", "generator_loss"})
-    reads: ClassVar[frozenset[str]] = steps_with
-    signal: ClassVar[str] = "discriminator_loss"
-    remedy: ClassVar[str] = (
+    events = frozenset({Event.STEP})
+    steps_with = frozenset({"discriminator_loss", "generator_loss"})
+    reads = steps_with
+    signal = "discriminator_loss"
+    remedy = (
         "Check that the generator's optimizer steps and its weights change. Lower the "
         "discriminator's learning rate or update it less often, add noise to its inputs or "
         "one-sided label smoothing, or regularise it (spectral normalisation, gradient penalty)."

@@ -24,10 +24,9 @@ Defaults
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Scope, Severity
-from sentinel.model.record import HEARTBEAT, Event, Record
+from sentinel.model.record import HEARTBEAT, Record
 
 XID_MEANINGS = {
     48: "an uncorrectable memory error",
@@ -52,10 +51,10 @@ TOLERABLE_XIDS = frozenset({63, 92})
 class GpuFault(DetectorDefaults):
     """Evaluates the driver's error counts in heartbeats."""
 
-    events: ClassVar[frozenset[Event]] = frozenset({HEARTBEAT})
-    signal: ClassVar[str] = "gpu_xid"
-    scope: ClassVar[Scope] = Scope.PROCESS
-    remedy: ClassVar[str] = (
+    events = frozenset({HEARTBEAT})
+    signal = "gpu_xid"
+    scope = Scope.PROCESS
+    remedy = (
         "Save a checkpoint, and move the run to another node. Find the GPU in the kernel log "
         "(`dmesg | grep -i xid`). Drain the node, reset the GPU, and run `dcgmi diag -r 3`."
     )

@@ -23,10 +23,9 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from statistics import fmean, median
-from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Scope, Severity
-from sentinel.model.record import HEARTBEAT, Event, Record
+from sentinel.model.record import HEARTBEAT, Record
 
 IDLE_SECONDS = 60.0
 """Seconds without a step after which run_stalled is responsible."""
@@ -49,12 +48,12 @@ class GpuUnderuse:
     minutes: int = 30
     busy: float = 0.9
 
-    needs: ClassVar[frozenset[str]] = frozenset({"gpu_utilisation"})
-    events: ClassVar[frozenset[Event]] = frozenset({HEARTBEAT})
-    signal: ClassVar[str] = "gpu_utilisation"
-    severity: ClassVar[Severity] = Severity.INFO
-    scope: ClassVar[Scope] = Scope.PROCESS
-    remedy: ClassVar[str] = (
+    needs = frozenset({"gpu_utilisation"})
+    events = frozenset({HEARTBEAT})
+    signal = "gpu_utilisation"
+    severity = Severity.INFO
+    scope = Scope.PROCESS
+    remedy = (
         "Compare the times of data loading and sampling with the step time to find what the GPUs "
         "wait for. Raise {batch size}, {number of data loader workers} or the batch size of the "
         "sampling engine. Otherwise use fewer GPUs."

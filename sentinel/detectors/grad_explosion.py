@@ -65,7 +65,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import exp, inf, log
 from statistics import median
-from typing import ClassVar
 
 from sentinel.model.finding import Clear, DetectorDefaults, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
@@ -148,9 +147,9 @@ class GradExplosion(DetectorDefaults):
     witness_ratio: float = 5.0
     early_ratio: float = 1e3
 
-    needs: ClassVar[frozenset[str]] = frozenset({"grad_norm"})
-    signal: ClassVar[str] = "grad_norm"
-    remedy: ClassVar[str] = (
+    needs = frozenset({"grad_norm"})
+    signal = "grad_norm"
+    remedy = (
         "Inspect the batch of the onset; in reinforcement learning also compare sampling and "
         "training engine. If the loss does not recover, resume from the last checkpoint before "
         "the onset. Lower {learning rate} or {gradient clipping}."

@@ -29,7 +29,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import exp, inf, log
 from statistics import median
-from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
@@ -48,9 +47,9 @@ class GradVanishing(DetectorDefaults):
     in_a_row: int = 16
     learnt: float = 0.05
 
-    needs: ClassVar[frozenset[str]] = frozenset({"grad_norm"})
-    signal: ClassVar[str] = "grad_norm"
-    remedy: ClassVar[str] = (
+    needs = frozenset({"grad_norm"})
+    signal = "grad_norm"
+    remedy = (
         "Check that the parameters to be trained require a gradient and are in the optimizer. "
         "Check that some labels are not masked and that the loss scale is not 0. In "
         "reinforcement learning read samples: if all completions of a prompt have the same "

@@ -45,10 +45,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf, isfinite
-from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, Clear, DetectorDefaults, DetectorOutput, Finding, Severity
-from sentinel.model.record import STEP, Event, Record
+from sentinel.model.record import STEP, Record
 from sentinel.signals.kl import KlKind, get_kl_kind
 from sentinel.stats.k_of_n import KOfN
 from sentinel.stats.level_departure import LevelDeparture
@@ -87,12 +86,12 @@ class KlBlowup(DetectorDefaults):
     noted: float = 5.0
     sure: float = 8.0
 
-    reads: ClassVar[frozenset[str]] = frozenset({"kl_old"})
-    events: ClassVar[frozenset[Event]] = frozenset({STEP})
-    steps_with: ClassVar[frozenset[str]] = frozenset({"kl_ref", "kl_old"})
-    baselines: ClassVar[frozenset[str]] = frozenset({"kl_ref"})
-    signal: ClassVar[str] = "kl_ref"
-    remedy: ClassVar[str] = (
+    reads = frozenset({"kl_old"})
+    events = frozenset({STEP})
+    steps_with = frozenset({"kl_ref", "kl_old"})
+    baselines = frozenset({"kl_ref"})
+    signal = "kl_ref"
+    remedy = (
         "Resume from the checkpoint before the onset. Raise {KL coefficient} to 0.02 or, if it is "
         "higher, to 2 to 5 times its value, or halve {learning rate}. If only single samples have "
         "a high KL, check padding and stop masks."

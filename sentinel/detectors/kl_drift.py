@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf, isfinite
-from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
@@ -35,10 +34,10 @@ class KlDrift:
     limit: float = 0.3
     per_sequence: float = 50.0
 
-    needs: ClassVar[frozenset[str]] = frozenset({"kl_ref"})
-    signal: ClassVar[str] = "kl_ref"
-    severity: ClassVar[Severity] = Severity.INFO
-    remedy: ClassVar[str] = (
+    needs = frozenset({"kl_ref"})
+    signal = "kl_ref"
+    severity = Severity.INFO
+    remedy = (
         "Compare the reward with a held-out measure of quality, or read samples. If they do not "
         "rise together, use the best checkpoint by that measure, or raise {KL coefficient}, to "
         "0.02 at least."

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import isfinite
-from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Scope
 from sentinel.model.record import Record
@@ -39,10 +38,10 @@ class KlNegative(DetectorDefaults):
     limit: float = 0.05
     per_sequence: float = 20.0
 
-    needs: ClassVar[frozenset[str]] = frozenset({"kl_ref"})
-    signal: ClassVar[str] = "kl_ref"
-    scope: ClassVar[Scope] = Scope.TRAINING
-    remedy: ClassVar[str] = (
+    needs = frozenset({"kl_ref"})
+    signal = "kl_ref"
+    scope = Scope.TRAINING
+    remedy = (
         "Sample with the temperature of training, without `top_k` and with `top_p=1`. Mask "
         "padding and the tokens after the first stop token. Check that policy and reference "
         "share a tokenizer and are in evaluation mode when log-probabilities are computed."

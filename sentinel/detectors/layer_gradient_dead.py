@@ -32,7 +32,6 @@ Defaults
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from sentinel.detectors._layers import (
     are_part_of_kind,
@@ -42,7 +41,7 @@ from sentinel.detectors._layers import (
     without_gradient,
 )
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Scope, Severity
-from sentinel.model.record import LAYERS, START, Event, Record
+from sentinel.model.record import LAYERS, START, Record
 from sentinel.signals.layer_statistics import MAX_LAYERS, by_layer
 
 COUNT, ONSET, NORM_BEFORE = range(3)
@@ -56,10 +55,10 @@ class LayerGradientDead(DetectorDefaults):
     in_a_row: int = 8
     times: float = 4.0
 
-    events: ClassVar[frozenset[Event]] = frozenset({START, LAYERS})
-    signal: ClassVar[str] = "layer_grad_norm"
-    scope: ClassVar[Scope] = Scope.TRAINING
-    remedy: ClassVar[str] = (
+    events = frozenset({START, LAYERS})
+    signal = "layer_grad_norm"
+    scope = Scope.TRAINING
+    remedy = (
         "Check that the named layer is connected to the loss: no `detach()`, no "
         "`torch.no_grad()`, no adapter that is switched off. If its units are all off (ReLU), "
         "lower {learning rate} or change the initial weights, and start again from before the "

@@ -34,7 +34,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import log
-from typing import ClassVar
 
 from sentinel.detectors._uneven_gradients import UnevenGradients
 
@@ -52,10 +51,10 @@ class LayerGradientExploding(UnevenGradients):
     depth_ratio: float = 1e3
     in_a_row: int = 8
 
-    sign: ClassVar[int] = 1
-    participle: ClassVar[str] = "exploded"
-    moved_in_a_row: ClassVar[int | None] = 3
-    remedy: ClassVar[str] = (
+    sign = 1
+    participle = "exploded"
+    moved_in_a_row = 3
+    remedy = (
         "If it grows with depth from the start, use smaller initial weights, normalisation or "
         "residual connections. If it has risen in the course of the run, inspect the batch of the "
         "onset and what the named layer computes: a division, a logarithm, a softmax. Lower "

@@ -30,7 +30,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import log
-from typing import ClassVar
 
 from sentinel.detectors._uneven_gradients import UnevenGradients
 
@@ -42,9 +41,9 @@ class LayerGradientVanishing(UnevenGradients):
     share: float = 1e-4
     in_a_row: int = 8
 
-    sign: ClassVar[int] = -1
-    participle: ClassVar[str] = "vanished"
-    remedy: ClassVar[str] = (
+    sign = -1
+    participle = "vanished"
+    remedy = (
         "If it vanishes with depth, use residual connections, normalisation, ReLU or GELU in "
         "place of sigmoid and tanh, and initial weights that suit them. If it has fallen in the "
         "course of the run, a layer saturates: lower {learning rate}, and start again from before "

@@ -45,7 +45,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
-from typing import ClassVar
 
 from sentinel.detectors._layers import (
     COUNT,
@@ -56,7 +55,7 @@ from sentinel.detectors._layers import (
     same_holds_for,
 )
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Severity
-from sentinel.model.record import LAYERS, START, Event, Record
+from sentinel.model.record import LAYERS, START, Record
 from sentinel.signals.layer_statistics import MAX_LAYERS, by_layer
 
 MAX_ZERO_SHARE = 0.5
@@ -85,9 +84,9 @@ class LayerUpdateRatio(DetectorDefaults):
     extreme: float = 0.5
     in_a_row: int = 8
 
-    events: ClassVar[frozenset[Event]] = frozenset({START, LAYERS})
-    signal: ClassVar[str] = "layer_update_ratio"
-    remedy: ClassVar[str] = (
+    events = frozenset({START, LAYERS})
+    signal = "layer_update_ratio"
+    remedy = (
         "If the updates are too large, lower {learning rate} or lengthen {warm-up}, and start "
         "again from before the onset; if those of few layers are, correct the learning rate of "
         "their parameter group. If a layer is not updated, check that its parameters are in "

@@ -31,7 +31,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import hypot, inf, isfinite
 from statistics import mean, pstdev
-from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Scope
 from sentinel.model.quantity_text import distinct_texts
@@ -65,9 +64,9 @@ class LearningRateAnomaly(DetectorDefaults):
     factor: float = 2.0
     points: int = 64
 
-    signal: ClassVar[str] = "learning_rate"
-    scope: ClassVar[Scope] = Scope.TRAINING
-    remedy: ClassVar[str] = (
+    signal = "learning_rate"
+    scope = Scope.TRAINING
+    remedy = (
         "Save and load the state of the scheduler with the checkpoint. Step the scheduler once "
         "per optimizer step. Check that {maximum number of steps} is the number of steps that "
         "the scheduler was created for."

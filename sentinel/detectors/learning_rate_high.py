@@ -44,7 +44,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 from statistics import fmean, median, pstdev
-from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.record import METADATA, START, STEP, Record
@@ -95,9 +94,9 @@ class LearningRateHigh(DetectorDefaults):
     points: int = 64
     gain: float = 0.05
 
-    signal: ClassVar[str] = "learning_rate"
-    scope: ClassVar[Scope] = Scope.TRAINING
-    remedy: ClassVar[str] = (
+    signal = "learning_rate"
+    scope = Scope.TRAINING
+    remedy = (
         "Start again from the initial weights with {learning rate} at a usual value: 1e-5 to "
         "5e-5 for full fine-tuning, 1e-4 to 5e-4 with adapters, about 1e-6 for training by "
         "preferences or by reward. If the rate is intended, raise the setting `high` of this "

@@ -32,7 +32,6 @@ from collections import deque
 from dataclasses import dataclass
 from math import isfinite
 from statistics import median
-from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.quantity_text import distinct_texts
@@ -58,10 +57,10 @@ class LengthCollapse:
     first_share: float = 0.1
     recent: float = 2.0
 
-    needs: ClassVar[frozenset[str]] = frozenset({"completion_length"})
-    signal: ClassVar[str] = "completion_length"
-    severity: ClassVar[Severity] = Severity.INFO
-    remedy: ClassVar[str] = (
+    needs = frozenset({"completion_length"})
+    signal = "completion_length"
+    severity = Severity.INFO
+    remedy = (
         "Read a few completions. If they are empty or one word long, resume from the checkpoint "
         "before the onset. Look for a penalty that an empty completion avoids and for a wrong "
         "stop token, and set `min_new_tokens` in the sampling parameters."

@@ -34,7 +34,6 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from math import inf, isfinite
-from typing import ClassVar
 
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.quantity_text import distinct_texts
@@ -74,11 +73,11 @@ class LengthExplosion:
     runaway: float = 3.0
     sure: float = 9.0
 
-    needs: ClassVar[frozenset[str]] = frozenset({"completion_length"})
-    baselines: ClassVar[frozenset[str]] = frozenset({"completion_length"})
-    signal: ClassVar[str] = "completion_length"
-    severity: ClassVar[Severity] = Severity.INFO
-    remedy: ClassVar[str] = (
+    needs = frozenset({"completion_length"})
+    baselines = frozenset({"completion_length"})
+    signal = "completion_length"
+    severity = Severity.INFO
+    remedy = (
         "Read a few of the longest completions. If they ramble or repeat themselves, resume from "
         "the checkpoint before the onset. Remove the length from the objective: set {loss "
         "aggregation} to one without length bias, and use {mask for truncated "

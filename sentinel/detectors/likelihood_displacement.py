@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import isfinite
-from typing import ClassVar
 
 from sentinel.detectors._guarded_signals import GuardedSignals
 from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
@@ -39,10 +38,10 @@ class LikelihoodDisplacement(GuardedSignals):
 
     fall: float = 3.0
 
-    needs: ClassVar[frozenset[str]] = frozenset({"reward_chosen", "reward_margin"})
-    signal: ClassVar[str] = "reward_chosen"
-    severity: ClassVar[Severity] = Severity.INFO
-    remedy: ClassVar[str] = (
+    needs = frozenset({"reward_chosen", "reward_margin"})
+    signal = "reward_chosen"
+    severity = Severity.INFO
+    remedy = (
         "Raise {KL coefficient}, or lower {learning rate}. Add the likelihood of the chosen "
         "answers to the loss. Leave out pairs whose two answers are nearly the same."
     )

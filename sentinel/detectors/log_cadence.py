@@ -25,7 +25,6 @@ Defaults
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.record import Event, Record
@@ -41,12 +40,12 @@ class LogCadence(DetectorDefaults):
     proven: int = 32
     in_a_row: int = 4
 
-    events: ClassVar[frozenset[Event]] = frozenset({Event.START, Event.STEP})
-    steps_with: ClassVar[frozenset[str]] = frozenset({"global_step"})
-    signal: ClassVar[str] = "global_step"
-    severity: ClassVar[Severity] = Severity.INFO
-    scope: ClassVar[Scope] = Scope.TRAINING
-    remedy: ClassVar[str] = (
+    events = frozenset({Event.START, Event.STEP})
+    steps_with = frozenset({"global_step"})
+    signal = "global_step"
+    severity = Severity.INFO
+    scope = Scope.TRAINING
+    remedy = (
         "Compare the logging interval of the trainer with the intended one, and the step with the "
         "last planned step. Look at the growth of the log and of the checkpoints on the disk."
     )

@@ -56,7 +56,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import exp, inf, isfinite, log
 from statistics import median
-from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Severity
 from sentinel.model.quantity_text import distinct_texts
@@ -123,9 +122,9 @@ class LossDivergence(DetectorDefaults):
     sigmas: float = 4.0
     leap: float = 100.0
 
-    steps_with: ClassVar[frozenset[str]] = frozenset({"loss", "eval_loss"})
-    signal: ClassVar[str] = "loss"
-    remedy: ClassVar[str] = (
+    steps_with = frozenset({"loss", "eval_loss"})
+    signal = "loss"
+    remedy = (
         "Resume from the checkpoint before the onset, and halve {learning rate}, lengthen "
         "{warm-up}, or lower {gradient clipping}. If the run was resumed, check that the "
         "optimizer's state was loaded. If the data or the task changed at the onset, inspect it, "

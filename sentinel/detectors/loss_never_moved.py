@@ -48,7 +48,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import exp, inf, isfinite, log, sqrt
 from statistics import fmean, median, stdev
-from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding
 from sentinel.model.record import STEP, STOP, TRAINING, Record
@@ -112,8 +111,8 @@ class LossNeverMoved(DetectorDefaults):
     points: int = 160
     coarse_points: int = 40
 
-    signal: ClassVar[str] = "loss"
-    remedy: ClassVar[str] = (
+    signal = "loss"
+    remedy = (
         "Inspect one batch as the model receives it, with its labels and chat template. Check "
         "that the parameters to be trained require a gradient and are in the optimizer, and that "
         "{learning rate} is not 0. If the loss was at its minimum from the start, stop the run."

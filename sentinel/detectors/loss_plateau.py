@@ -38,10 +38,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import exp, inf, isfinite, log
-from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Severity
-from sentinel.model.record import METADATA, START, STEP, Event, Record
+from sentinel.model.record import METADATA, START, STEP, Record
 from sentinel.signals.loss_kind import (
     CHANCE_LOSS,
     is_adversarial,
@@ -80,10 +79,10 @@ class LossPlateau(DetectorDefaults):
     above: float = 1.25
     unmoved: float = 0.02
 
-    events: ClassVar[frozenset[Event]] = METADATA_EVENTS | {STEP}
-    steps_with: ClassVar[frozenset[str]] = frozenset({"loss"})
-    signal: ClassVar[str] = "loss"
-    remedy: ClassVar[str] = (
+    events = METADATA_EVENTS | {STEP}
+    steps_with = frozenset({"loss"})
+    signal = "loss"
+    remedy = (
         "If the loss is low enough, stop the run. Otherwise check that the right parameters are "
         "trained and that the labels are not masked. Then check {learning rate} and the data."
     )

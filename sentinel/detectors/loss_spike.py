@@ -42,7 +42,6 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from math import exp, inf, isfinite, log
-from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, Clear, DetectorDefaults, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
@@ -110,9 +109,9 @@ class LossSpike(DetectorDefaults):
     joint: float = 7.0
     far: float = 100.0
 
-    needs: ClassVar[frozenset[str]] = frozenset({"loss"})
-    signal: ClassVar[str] = "loss"
-    remedy: ClassVar[str] = (
+    needs = frozenset({"loss"})
+    signal = "loss"
+    remedy = (
         "Wait about ten steps for the loss to recover, or declare a change of the data or the task "
         'that is on purpose with `sentinel.mark("stage")`. If it does not recover, resume from the '
         "last checkpoint before the onset and skip the batches of the spike. If spikes recur, "

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf, isfinite
-from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.record import Record
@@ -39,10 +38,10 @@ class LossZero(DetectorDefaults):
     alive: float = 1e-3
     rounded: float = 1e-3
 
-    needs: ClassVar[frozenset[str]] = frozenset({"loss"})
-    signal: ClassVar[str] = "loss"
-    scope: ClassVar[Scope] = Scope.TRAINING
-    remedy: ClassVar[str] = (
+    needs = frozenset({"loss"})
+    signal = "loss"
+    scope = Scope.TRAINING
+    remedy = (
         "Inspect one batch as the model receives it: some labels must differ from -100 (check "
         "chat template, response mask and truncation). Check that every term of the loss is "
         "connected to the parameters. If the model has memorised the data, stop the run."

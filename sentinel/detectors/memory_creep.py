@@ -30,11 +30,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import isfinite
-from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.quantity_text import format_duration
-from sentinel.model.record import HEARTBEAT, START, Event, Record
+from sentinel.model.record import HEARTBEAT, START, Record
 from sentinel.stats.time_to_limit import TimeToLimit
 
 GIB = 2.0**30
@@ -50,10 +49,10 @@ class MemoryCreep(DetectorDefaults):
     share: float = 0.9
     full: float = 0.98
 
-    events: ClassVar[frozenset[Event]] = frozenset({START, HEARTBEAT})
-    signal: ClassVar[str] = "host_memory_used"
-    scope: ClassVar[Scope] = Scope.PROCESS
-    remedy: ClassVar[str] = (
+    events = frozenset({START, HEARTBEAT})
+    signal = "host_memory_used"
+    scope = Scope.PROCESS
+    remedy = (
         "Save a checkpoint before the memory is exhausted, and resume from it, which frees the "
         "memory. Look for tensors kept with their graph (log `loss.item()`) and lists that grow "
         "with every step. Lower {number of data loader workers} if each of them copies the dataset."

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.record import METADATA, START, STEP, Record, Spread
@@ -46,10 +45,10 @@ class MetricIntegrity(DetectorDefaults):
     exact: float = 1e-3
     window: int = 16
 
-    signal: ClassVar[str] = "logged_loss"
-    severity: ClassVar[Severity] = Severity.INFO
-    scope: ClassVar[Scope] = Scope.TRAINING
-    remedy: ClassVar[str] = (
+    signal = "logged_loss"
+    severity = Severity.INFO
+    scope = Scope.TRAINING
+    remedy = (
         "Use the loss that sentinel measures on every rank. Average the logged loss over "
         "micro-batches and ranks before it is logged, or upgrade the trainer."
     )

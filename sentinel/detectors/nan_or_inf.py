@@ -48,7 +48,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from operator import attrgetter
-from typing import ClassVar
 
 from sentinel.model.evidence_text import in_words
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Scope, Severity
@@ -83,10 +82,10 @@ class NanOrInf(DetectorDefaults):
     several: int = 3
     window: int = 16
 
-    signal: ClassVar[str] = "loss"
-    severity: ClassVar[Severity] = Severity.INFO
-    scope: ClassVar[Scope] = Scope.TRAINING
-    remedy: ClassVar[str] = (
+    signal = "loss"
+    severity = Severity.INFO
+    scope = Scope.TRAINING
+    remedy = (
         "Resume from the last checkpoint before the onset, and inspect the batch of that step. "
         "Lower {learning rate} or {gradient clipping}."
     )

@@ -31,7 +31,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import ClassVar
 
 from sentinel.detectors._rank_ends import CRASHES, death_text, ranks_in
 from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Scope, Severity
@@ -55,11 +54,11 @@ KILLED_REMEDY = (
 class NodeLost:
     """Evaluates `nodes_lost`."""
 
-    needs: ClassVar[frozenset[str]] = frozenset({"nodes_lost"})
-    signal: ClassVar[str] = "nodes_lost"
-    severity: ClassVar[Severity] = Severity.CRITICAL
-    scope: ClassVar[Scope] = Scope.PROCESS
-    remedy: ClassVar[str] = (
+    needs = frozenset({"nodes_lost"})
+    signal = "nodes_lost"
+    severity = Severity.CRITICAL
+    scope = Scope.PROCESS
+    remedy = (
         "Check whether the node is up (ping, console, scheduler's log). If it is down, drain it "
         "and resume from the last checkpoint with another node. If training continues, check the "
         "agent on that node (`sentinel status`, `agent.log`), the network and the firewall."

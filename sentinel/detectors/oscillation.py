@@ -38,7 +38,6 @@ from itertools import islice, pairwise
 from math import inf, log, sqrt
 from operator import mul
 from statistics import fmean, median
-from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
@@ -86,10 +85,10 @@ class Oscillation:
     wider: float = 1.4
     least: float = 0.03
 
-    needs: ClassVar[frozenset[str]] = frozenset({"loss"})
-    signal: ClassVar[str] = "loss"
-    severity: ClassVar[Severity] = Severity.INFO
-    remedy: ClassVar[str] = (
+    needs = frozenset({"loss"})
+    signal = "loss"
+    severity = Severity.INFO
+    remedy = (
         "Halve {learning rate}, or raise {batch size}. If the period is that of an epoch or a "
         "data file, shuffle the data instead."
     )

@@ -45,7 +45,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import exp, inf, log, sqrt
 from statistics import median
-from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Severity
 from sentinel.model.record import STEP, Record
@@ -98,9 +97,9 @@ class Overfitting(DetectorDefaults):
     noises: float = 4.0
     overconfident: float = 0.2
 
-    reads: ClassVar[frozenset[str]] = frozenset(ACCURACIES)
-    signal: ClassVar[str] = "eval_loss"
-    remedy: ClassVar[str] = (
+    reads = frozenset(ACCURACIES)
+    signal = "eval_loss"
+    remedy = (
         "Use the checkpoint of the best evaluation, and stop there. In the next run enable "
         "{loading of the best checkpoint} with early stopping. To train further, lower {number "
         "of epochs} or {learning rate}, or add data, {weight decay} or dropout."

@@ -46,7 +46,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from sentinel.model.evidence_text import in_words
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Scope, Severity
@@ -93,9 +92,9 @@ class RankDesync(DetectorDefaults):
     in_a_row: int = 3
     lasting: int = 16
 
-    signal: ClassVar[str] = "grad_norm"
-    scope: ClassVar[Scope] = Scope.TRAINING
-    remedy: ClassVar[str] = (
+    signal = "grad_norm"
+    scope = Scope.TRAINING
+    remedy = (
         "Resume all ranks from one checkpoint before the onset: the replicas are no longer one "
         "model. On the ranks that differ, look for weights, buffers or seeds set after the model "
         "was wrapped, for a backward pass under `no_sync`, and for a step that only some ranks "

@@ -24,7 +24,6 @@ Defaults
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding
 from sentinel.model.record import START, STEP, Record, Spread
@@ -45,8 +44,8 @@ class RankOutlier(DetectorDefaults):
     sigmas: float = 8.0
     share: float = 0.5
 
-    signal: ClassVar[str] = "loss"
-    remedy: ClassVar[str] = (
+    signal = "loss"
+    remedy = (
         "Inspect the data of the named rank: print a batch of its shard, and count the labels "
         "that are not -100. Check that its reward function or server answers. If its samples are "
         "broken, shuffle before sharding and resume from the checkpoint before the onset."

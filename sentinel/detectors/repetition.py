@@ -27,7 +27,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from statistics import median
-from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.quantity_text import distinct_texts
@@ -54,10 +53,10 @@ class Repetition:
     most: float = 0.8
     rise: float = 0.2
 
-    needs: ClassVar[frozenset[str]] = frozenset({"sample_repetition"})
-    signal: ClassVar[str] = "sample_repetition"
-    severity: ClassVar[Severity] = Severity.INFO
-    remedy: ClassVar[str] = (
+    needs = frozenset({"sample_repetition"})
+    signal = "sample_repetition"
+    severity = Severity.INFO
+    remedy = (
         "Compare samples with those from before the onset, and check that the reward does not "
         "pay for length or keywords. If the policy loops, resume from the checkpoint before the "
         "onset. Raise {KL coefficient}, or halve {learning rate}."

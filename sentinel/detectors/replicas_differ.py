@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import ClassVar
 
 from sentinel.model.finding import (
     CLEAR,
@@ -35,7 +34,7 @@ from sentinel.model.finding import (
     Severity,
 )
 from sentinel.model.number_ranges import ranges_text
-from sentinel.model.record import CHECK, CHECK_KEY, PROBLEM_KEY, Event, Record
+from sentinel.model.record import CHECK, CHECK_KEY, PROBLEM_KEY, Record
 
 MAX_COMPARISONS = 4
 """Comparisons that wait for ranks at once; of more, the oldest is dropped."""
@@ -48,15 +47,15 @@ SUM_CHARS = 8
 class ReplicasDiffer(DetectorDefaults):
     """Compares the evidence of the check `replicas` between ranks."""
 
-    check: ClassVar[str] = "replicas"
-    unreported: ClassVar[str] = (
+    check = "replicas"
+    unreported = (
         "The check needs 3 updates of a DistributedDataParallel model on two or more ranks."
     )
-    events: ClassVar[frozenset[Event]] = frozenset({CHECK})
-    signal: ClassVar[str] = "grad_norm"
-    severity: ClassVar[Severity] = Severity.CRITICAL
-    scope: ClassVar[Scope] = Scope.TRAINING
-    remedy: ClassVar[str] = (
+    events = frozenset({CHECK})
+    signal = "grad_norm"
+    severity = Severity.CRITICAL
+    scope = Scope.TRAINING
+    remedy = (
         "Resume all ranks from one checkpoint before the onset: the replicas are no longer one "
         "model. Look for weights that are set on some ranks only, for a model that is called "
         "without its DistributedDataParallel wrapper, and for parameters moved after wrapping."

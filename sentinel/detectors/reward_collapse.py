@@ -56,7 +56,6 @@ from collections import deque
 from dataclasses import dataclass
 from itertools import islice
 from math import log
-from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Severity
 from sentinel.model.quantity_text import distinct_texts
@@ -127,9 +126,9 @@ class RewardCollapse(DetectorDefaults):
     sigmas: float = 3.0
     surprise: float = 19.0
 
-    needs: ClassVar[frozenset[str]] = frozenset({"reward"})
-    signal: ClassVar[str] = "reward"
-    remedy: ClassVar[str] = (
+    needs = frozenset({"reward"})
+    signal = "reward"
+    remedy = (
         "Check that the reward service answers, and compare samples from before and after the "
         "onset. If the policy has collapsed, resume from the checkpoint before the onset, and "
         "raise {KL coefficient} or lower {learning rate}. If the task got harder on purpose, "

@@ -27,11 +27,10 @@ from __future__ import annotations
 import re
 from collections import deque
 from dataclasses import dataclass
-from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.quantity_text import distinct_texts
-from sentinel.model.record import STEP, Event, Record
+from sentinel.model.record import STEP, Record
 from sentinel.stats.mean_drawdown import RECENT_VALUES, Fall, MeanDrawdown
 from sentinel.stats.reward_gain import RewardGain
 
@@ -58,12 +57,12 @@ class RewardComponentDrop:
     errors: float = 4.5
     share: float = 0.1
 
-    needs: ClassVar[frozenset[str]] = frozenset({"reward"})
-    events: ClassVar[frozenset[Event]] = frozenset({STEP})
-    steps_with: ClassVar[frozenset[str]] = frozenset({_PREFIX})
-    signal: ClassVar[str] = "reward"
-    severity: ClassVar[Severity] = Severity.INFO
-    remedy: ClassVar[str] = (
+    needs = frozenset({"reward"})
+    events = frozenset({STEP})
+    steps_with = frozenset({_PREFIX})
+    signal = "reward"
+    severity = Severity.INFO
+    remedy = (
         "Read samples from before and after the onset. Lower the weight of the component that "
         "rises, or pay it only for correct answers. Resume from the checkpoint before the onset."
     )

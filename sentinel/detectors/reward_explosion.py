@@ -29,7 +29,6 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from math import isfinite
-from typing import ClassVar
 
 from sentinel.detectors._guarded_signals import TEXT_SIGNALS
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding
@@ -51,9 +50,9 @@ class RewardExplosion(DetectorDefaults):
     times: float = 10.0
     jumped: int = 4
 
-    needs: ClassVar[frozenset[str]] = frozenset({"reward"})
-    signal: ClassVar[str] = "reward"
-    remedy: ClassVar[str] = (
+    needs = frozenset({"reward"})
+    signal = "reward"
+    remedy = (
         "Read the samples with the highest reward, and check the scale and the service of the "
         "reward. Clip or normalise it. Resume from the checkpoint before the onset."
     )

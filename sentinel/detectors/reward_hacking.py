@@ -26,7 +26,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import isfinite
-from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
@@ -42,11 +41,11 @@ class RewardHacking:
     wordy: float = 1.25
     within: int = 40
 
-    needs: ClassVar[frozenset[str]] = frozenset({"reward", "kl_ref", "completion_length"})
-    baselines: ClassVar[frozenset[str]] = frozenset({"kl_ref", "completion_length"})
-    signal: ClassVar[str] = "reward"
-    severity: ClassVar[Severity] = Severity.INFO
-    remedy: ClassVar[str] = (
+    needs = frozenset({"reward", "kl_ref", "completion_length"})
+    baselines = frozenset({"kl_ref", "completion_length"})
+    signal = "reward"
+    severity = Severity.INFO
+    remedy = (
         "Read the samples with the highest reward, and score some with a measure that is not "
         "trained on. If that measure does not rise, use its best checkpoint. Remove the length "
         "from the reward, and retrain the reward model on samples of the present policy."

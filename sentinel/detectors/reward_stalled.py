@@ -45,7 +45,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf, isfinite, sqrt
 from statistics import fmean
-from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Severity
 from sentinel.model.record import METADATA, START, STEP, STOP, Record
@@ -102,9 +101,9 @@ class RewardStalled(DetectorDefaults):
     many: int = 1000
     noises: float = 0.5
 
-    steps_with: ClassVar[frozenset[str]] = frozenset({"reward"})
-    signal: ClassVar[str] = "reward"
-    remedy: ClassVar[str] = (
+    steps_with = frozenset({"reward"})
+    signal = "reward"
+    remedy = (
         "Score a few correct completions manually: if they earn no reward, fix the parsing or "
         "the format check. Otherwise start with easier prompts or supervised training, and raise "
         "{number of completions per prompt}. Check that {learning rate} is not 0 and that the "

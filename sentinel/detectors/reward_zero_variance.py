@@ -38,7 +38,6 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from math import inf, isfinite, log
-from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
@@ -76,9 +75,9 @@ class RewardZeroVariance(DetectorDefaults):
     few: int = 6
     surprise: float = 12.0
 
-    needs: ClassVar[frozenset[str]] = frozenset({"reward"})
-    signal: ClassVar[str] = "frac_zero_std"
-    remedy: ClassVar[str] = (
+    needs = frozenset({"reward"})
+    signal = "frac_zero_std"
+    remedy = (
         "Inspect the rewards of one group; if all completions are wrong, check the parsing of "
         "the reward first. Use harder prompts if all completions are correct, and easier ones if "
         "all are wrong. Raise {number of completions per prompt}, or skip such prompts with "

@@ -25,7 +25,6 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from math import inf, isfinite
-from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Severity
 from sentinel.model.record import Record
@@ -50,10 +49,10 @@ class RolloutMismatch(DetectorDefaults):
     limit: float = 0.1
     ratio: float = 2.0
 
-    steps_with: ClassVar[frozenset[str]] = frozenset({"importance_ratio_mean", "kl_mismatch"})
-    signal: ClassVar[str] = "kl_mismatch"
-    severity: ClassVar[Severity] = Severity.INFO
-    remedy: ClassVar[str] = (
+    steps_with = frozenset({"importance_ratio_mean", "kl_mismatch"})
+    signal = "kl_mismatch"
+    severity = Severity.INFO
+    remedy = (
         "Check that the engine receives new weights before it samples. Use the same precision "
         "and sampling parameters in engine and trainer. Enable {importance-sampling correction}."
     )

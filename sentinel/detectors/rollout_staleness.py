@@ -43,15 +43,15 @@ class RolloutStaleness(GuardedSignals):
     later: float = 2.0
     limit: float = 16.0
 
-    steps_with: ClassVar[frozenset[str]] = frozenset({
+    steps_with = frozenset({
         "rollout_staleness", "rollout_staleness_max", "stale_fraction", "effective_sample_fraction",
     })  # fmt: skip
-    reads: ClassVar[frozenset[str]] = steps_with
+    reads = steps_with
     severities: ClassVar[dict[str, Severity]] = dict.fromkeys(
         ("rollout_staleness_max", "stale_fraction"), Severity.INFO
     )
-    signal: ClassVar[str] = "rollout_staleness"
-    remedy: ClassVar[str] = (
+    signal = "rollout_staleness"
+    remedy = (
         "Check that the sampling engines get new weights, and that none of them hangs. Lower the "
         "highest staleness that the trainer accepts, or give sampling more GPUs. Enable "
         "{importance-sampling correction}."

@@ -39,7 +39,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from sentinel.detectors._rank_ends import (
     CRASHES,
@@ -63,11 +62,11 @@ class RunDied:
 
     settle: float = 0.5
 
-    needs: ClassVar[frozenset[str]] = frozenset({"ranks_gone"})
-    signal: ClassVar[str] = "ranks_gone"
-    severity: ClassVar[Severity] = Severity.CRITICAL
-    scope: ClassVar[Scope] = Scope.PROCESS
-    remedy: ClassVar[str] = (
+    needs = frozenset({"ranks_gone"})
+    signal = "ranks_gone"
+    severity = Severity.CRITICAL
+    scope = Scope.PROCESS
+    remedy = (
         "Look for the out-of-memory killer (`dmesg`, `memory.events` of the cgroup). Read the "
         "scheduler's log, and check the node. Resume from the last checkpoint."
     )

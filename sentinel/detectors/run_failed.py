@@ -31,7 +31,6 @@ Defaults
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from sentinel.detectors._rank_ends import (
     followers_text,
@@ -54,11 +53,11 @@ class RunFailed:
 
     settle: float = 1.0
 
-    needs: ClassVar[frozenset[str]] = frozenset({"ranks_failed"})
-    signal: ClassVar[str] = "ranks_failed"
-    severity: ClassVar[Severity] = Severity.CRITICAL
-    scope: ClassVar[Scope] = Scope.PROCESS
-    remedy: ClassVar[str] = (
+    needs = frozenset({"ranks_failed"})
+    signal = "ranks_failed"
+    severity = Severity.CRITICAL
+    scope = Scope.PROCESS
+    remedy = (
         "Read the traceback in the trainer's log, and fix the error. Resume from the last "
         "checkpoint."
     )

@@ -47,7 +47,6 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import ClassVar
 
 from sentinel.detectors._rank_ends import ranks_in, unreported_ranks_text
 from sentinel.model.finding import (
@@ -114,9 +113,9 @@ class RunStalled(DetectorDefaults):
     patience_phase: float = 1800.0
     page_after: float = 4.0
 
-    signal: ClassVar[str] = "idle_seconds"
-    scope: ClassVar[Scope] = Scope.PROCESS
-    remedy: ClassVar[str] = (
+    signal = "idle_seconds"
+    scope = Scope.PROCESS
+    remedy = (
         "Start with the named ranks: the others wait for them in a collective. Look at the "
         "function that a named rank is in; its stack is on the page of the run. Then check GPU, "
         "network and storage of its node."

@@ -29,7 +29,6 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from math import inf
-from typing import ClassVar
 
 from sentinel.model.finding import Clear, DetectorDefaults, DetectorOutput, Finding
 from sentinel.model.record import Record
@@ -42,10 +41,10 @@ class SharpnessHigh(DetectorDefaults):
     limit: float = 6.0
     in_a_row: int = 4
 
-    needs: ClassVar[frozenset[str]] = frozenset({"sharpness_ratio"})
-    reads: ClassVar[frozenset[str]] = frozenset({"sharpness", "preconditioned_sharpness"})
-    signal: ClassVar[str] = "sharpness_ratio"
-    remedy: ClassVar[str] = (
+    needs = frozenset({"sharpness_ratio"})
+    reads = frozenset({"sharpness", "preconditioned_sharpness"})
+    signal = "sharpness_ratio"
+    remedy = (
         "Lower {learning rate} to a third, or lengthen {warm-up}. If the loss has risen, resume "
         "from the last checkpoint before the onset."
     )

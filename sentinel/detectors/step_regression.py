@@ -34,7 +34,6 @@ Defaults
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Scope, Severity
 from sentinel.model.record import (
@@ -68,9 +67,9 @@ class StepRegression(DetectorDefaults):
     unknown: int = 256
     strides: int = 4
 
-    signal: ClassVar[str] = "global_step"
-    scope: ClassVar[Scope] = Scope.PROCESS
-    remedy: ClassVar[str] = (
+    signal = "global_step"
+    scope = Scope.PROCESS
+    remedy = (
         'If the run was resumed on purpose, declare it: call `sentinel.mark("resume")` before the '
         "first step after it, and check that no newer checkpoint is overwritten. Otherwise find "
         "the code that changes the trainer's step counter: the learning rate schedule, saving and "

@@ -26,7 +26,6 @@ Defaults
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Scope
 from sentinel.model.record import START, STEP, Record
@@ -43,10 +42,10 @@ class StepStride(DetectorDefaults):
     proven: int = 8
     in_a_row: int = 4
 
-    steps_with: ClassVar[frozenset[str]] = frozenset({"optimizer_steps", "restarted_after_step"})
-    signal: ClassVar[str] = "global_step"
-    scope: ClassVar[Scope] = Scope.TRAINING
-    remedy: ClassVar[str] = (
+    steps_with = frozenset({"optimizer_steps", "restarted_after_step"})
+    signal = "global_step"
+    scope = Scope.TRAINING
+    remedy = (
         "Look for a second place that increments the step counter, such as an inner loop over "
         "epochs or mini-batches (huggingface/trl#2124), and upgrade the training library. Stop "
         "the run before its counter reaches {maximum number of steps}."

@@ -18,7 +18,6 @@ Defaults
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Scope
 from sentinel.model.record import Record
@@ -28,10 +27,10 @@ from sentinel.model.record import Record
 class StoreFlooded(DetectorDefaults):
     """Evaluates `store_flooded`."""
 
-    needs: ClassVar[frozenset[str]] = frozenset({"store_flooded"})
-    signal: ClassVar[str] = "store_flooded"
-    scope: ClassVar[Scope] = Scope.PROCESS
-    remedy: ClassVar[str] = (
+    needs = frozenset({"store_flooded"})
+    signal = "store_flooded"
+    scope = Scope.PROCESS
+    remedy = (
         "Close the port of the head agent to other machines and users: `sentinel doctor` names it, "
         "and `ss -tnp` on its node lists what is connected. Until then records of the other nodes "
         "arrive late; none is lost."

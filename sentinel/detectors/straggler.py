@@ -37,7 +37,6 @@ Defaults
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.record import START, STEP, Record
@@ -85,10 +84,10 @@ class Straggler:
     lasting: float = 0.125
     costly: float = 0.25
 
-    needs: ClassVar[frozenset[str]] = frozenset({"step_time"})
-    signal: ClassVar[str] = "step_time"
-    severity: ClassVar[Severity] = Severity.INFO
-    remedy: ClassVar[str] = (
+    needs = frozenset({"step_time"})
+    signal = "step_time"
+    severity = Severity.INFO
+    remedy = (
         "Check the node of the named rank for other programs and for throttled GPU clocks "
         "(`nvidia-smi -q -d PERFORMANCE`). If the rank waits for data, check its storage and "
         "raise {number of data loader workers}. If its samples or prompts are longer, distribute "

@@ -41,7 +41,6 @@ from collections import deque
 from dataclasses import dataclass
 from math import inf, log
 from statistics import median
-from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Severity
 from sentinel.model.record import EVAL, PHASE, SAVE, START, STEP, Record
@@ -90,13 +89,13 @@ class ThroughputDrop(DetectorDefaults):
     severe: float = 2.0
     skip: int = 10
 
-    steps_with: ClassVar[frozenset[str]] = frozenset({
+    steps_with = frozenset({
         "completion_length", "samples_per_second", "step_time", "tokens_per_second",
         "tokens_per_second_per_gpu",
     })  # fmt: skip
-    signal: ClassVar[str] = "step_time"
-    severity: ClassVar[Severity] = Severity.INFO
-    remedy: ClassVar[str] = (
+    signal = "step_time"
+    severity = Severity.INFO
+    remedy = (
         "Compare the times of data loading, sampling and weight transfer with those before, and "
         "find the slowest rank. Check whether GPUs are throttled (`nvidia-smi -q -d "
         "PERFORMANCE`). Check the nodes for other programs, slow storage and memory that is "

@@ -47,11 +47,11 @@ class ToolErrors(GuardedSignals):
     most: float = 0.5
     change: float = 2.0
 
-    steps_with: ClassVar[frozenset[str]] = frozenset({*SHARES, *COUNTS})
-    reads: ClassVar[frozenset[str]] = steps_with
+    steps_with = frozenset({*SHARES, *COUNTS})
+    reads = steps_with
     severities: ClassVar[dict[str, Severity]] = dict.fromkeys(COUNTS, Severity.INFO)
-    signal: ClassVar[str] = "tool_error_fraction"
-    remedy: ClassVar[str] = (
+    signal = "tool_error_fraction"
+    remedy = (
         "Read the errors of the tools in samples since the onset, and check that sandbox, search "
         "engine and environment answer. Exclude rollouts with an error that the policy did not "
         "cause from the loss. Resume from the checkpoint before the onset if the policy has "

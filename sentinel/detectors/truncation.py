@@ -31,7 +31,6 @@ from collections import deque
 from dataclasses import dataclass
 from math import isfinite
 from statistics import median
-from typing import ClassVar
 
 from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.quantity_text import distinct_texts
@@ -69,10 +68,10 @@ class Truncation:
     some: float = 0.3
     most: float = 0.8
 
-    needs: ClassVar[frozenset[str]] = frozenset({"truncated_fraction"})
-    signal: ClassVar[str] = "truncated_fraction"
-    severity: ClassVar[Severity] = Severity.INFO
-    remedy: ClassVar[str] = (
+    needs = frozenset({"truncated_fraction"})
+    signal = "truncated_fraction"
+    severity = Severity.INFO
+    remedy = (
         "Read the end of a few truncated completions. If they make progress, raise {maximum "
         "completion length} or use {mask for truncated completions}; if they ramble, resume from "
         "the checkpoint before the onset and penalise overlong completions. Check that the stop "

@@ -69,13 +69,13 @@ class ValueFit(GuardedSignals):
     fall: float = 0.3
     growth: float = 4.0
 
-    steps_with: ClassVar[frozenset[str]] = frozenset({
+    steps_with = frozenset({
         "explained_variance", "value_loss", "advantage_std",
     })  # fmt: skip
-    reads: ClassVar[frozenset[str]] = steps_with
-    signal: ClassVar[str] = "explained_variance"
-    severity: ClassVar[Severity] = Severity.INFO
-    remedy: ClassVar[str] = (
+    reads = steps_with
+    signal = "explained_variance"
+    severity = Severity.INFO
+    remedy = (
         "Lengthen {value model warm-up}, and raise {value model learning rate}. Bound the "
         "rewards. Check that values and returns belong to the same steps."
     )

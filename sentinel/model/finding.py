@@ -90,7 +90,8 @@ class Detector(Protocol):
     """Evaluates the combined records of one run, one at a time.
 
     Implementations are dataclasses. Their fields are the settings, each named in backticks in the
-    module docstring, which has the paragraphs Formula, Units, Source and Defaults. A detector
+    module docstring, which has the paragraphs Formula, Units, Source and Defaults. What is declared
+    below is a class attribute: without an annotation, it is no field. A detector
     receives the records whose values contain all of `needs`; with an empty `needs`, every record.
     It uses no clock (`record.time` is the time) and does no input or output. Its state is in plain
     attributes: numbers, strings, None, lists, dicts, tuples, deques, and objects of
