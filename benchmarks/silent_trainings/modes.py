@@ -120,7 +120,9 @@ def scaler_that_skips(*, sick: bool) -> None:
     model[-1].weight.register_hook(lambda gradient: gradient * factor)
     for _ in range(STEPS):
         optimizer.zero_grad()
-        scaler.scale(loss_of(model, examples())).backward()
+        with torch.autocast("cpu", torch.float16):
+            loss = loss_of(model, examples())
+        scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
 

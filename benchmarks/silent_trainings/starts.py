@@ -16,7 +16,7 @@ from silent_trainings.loops import STEPS, checkpoint, examples, loss_of, network
 GITHUB = "https://github.com/"
 
 
-@case(GITHUB + "torchgeo/torchgeo/issues/4036")
+@case(GITHUB + "torchgeo/torchgeo/issues/4036", "weights_not_loaded")
 def checkpoint_keys_with_a_prefix(*, sick: bool) -> None:
     """No key of the checkpoint is one of the model, and `strict=False` ignores all of them."""
     model = network()
