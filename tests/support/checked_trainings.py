@@ -592,6 +592,18 @@ def plain_with_closure() -> None:
         step_with_closure(model, optimizer)
 
 
+def backbone_in_evaluation_mode_beside_its_head() -> None:
+    """Batch normalization is frozen, and the head is a model of its own."""
+    model = network()
+    backbone, head = model[:6].eval(), model[6:]
+    optimizer = AdamW([*backbone.parameters(), *head.parameters()])
+    for _ in range(STEPS):
+        inputs, labels = examples()
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(head(backbone(inputs)), labels).backward()
+        optimizer.step()
+
+
 class DetachedBody(nn.Module):
     """A body whose output is detached, so that it gets no gradient."""
 
@@ -851,6 +863,6 @@ HEALTHY: tuple[Training, ...] = (
     frozen_backbone_in_evaluation_mode, frozen_batch_normalization, no_dropout_in_evaluation_mode,
     warmed_up, several_schedules, bfloat16_at_a_usual_rate,
     embeddings_of_which_few_have_a_gradient, generator_and_discriminator, validated, lbfgs,
-    plain_with_closure, detached_body,
+    plain_with_closure, detached_body, backbone_in_evaluation_mode_beside_its_head,
     one_batch_is_all_the_data,
 )  # fmt: skip

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from typing import Any, ClassVar
 from weakref import ref
 
-from sentinel.client.capture.owned_modules import modules_of, parameters_of
+from sentinel.client.capture.owned_modules import modules_of, owner_of, parameters_of
 from sentinel.client.checks.check import Check, CheckedTraining
 
 FIRST_STEP = 3
@@ -32,18 +32,22 @@ class TrainingMode(Check):
         super().__init__(training)
         self._modules: list[Callable[[], Any]] = []
         """Weak references to the modules whose mode matters."""
+        self._owners: list[Callable[[], Any]] = []
+        """Weak references to all modules that own trained parameters, such as a separate head."""
         self._evaluating: list[str] = []
         """The kinds of these modules if all were in evaluation mode at the last pass."""
         self._has_pass = False
 
     def before_backward(self) -> None:
         """Look at the mode."""
-        root = self.training.find_model() if self._modules else None
-        modules = [each for each in (known() for known in self._modules) if each is not None]
-        if root is None or not modules:
+        modules, owners = (
+            [each for each in (known() for known in references) if each is not None]
+            for references in (self._modules, self._owners)
+        )
+        if not modules:
             return
         self._has_pass = True
-        is_evaluating = not root.training and not any(each.training for each in modules)
+        is_evaluating = not any(each.training for each in (*owners, *modules))
         self._evaluating = sorted(
             {type(each).__name__ for each in modules} if is_evaluating else ()
         )
@@ -55,6 +59,8 @@ class TrainingMode(Check):
             ids = {*map(id, self.training.parameters)}
             found = [] if root is None else modules_by_mode(root, ids)
             self._modules = [ref(each) for each in found]
+            seen = self.training.seen_modules.modules()
+            self._owners = [ref(each) for each in seen if owner_of(ids, [each]) is not None]
         if not self._has_pass:
             return
         self._has_pass = False
