@@ -18,14 +18,15 @@ STEPS = 30
 
 
 def main() -> None:
-    """Train on the letters in alphabetical order."""
+    """Train on the letters in alphabetical order, from each letter on."""
     with tempfile.TemporaryDirectory() as folder:
         tokens = model_of_letters(f"{folder}/letters")
-        alphabet = " ".join(WORDS[2:])
+        letters = WORDS[2:]
+        texts = [" ".join(letters[n:] + letters[:n]) for n in range(len(letters))]
         trainer = SFTTrainer(
             LlamaForCausalLM.from_pretrained(f"{folder}/letters"),
             processing_class=tokens,
-            train_dataset=Dataset.from_list([{"text": alphabet}] * 64),
+            train_dataset=Dataset.from_dict({"text": texts}),
             callbacks=[TransformersCallback(run="trl-sft")],
             args=SFTConfig(
                 output_dir=f"{folder}/out",
