@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -21,18 +22,20 @@ pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
 
 @pytest.fixture(scope="module")
 def tracked(tmp_path_factory):
-    """The folder with the logs of a TRL run by transformers' own callbacks, and its metadata."""
+    """The logs of a TRL run by transformers' own callbacks, by tracker, and its metadata."""
     folder = tmp_path_factory.mktemp("tracked")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("TRACKIO_DIR", str(folder / "trackio"))
-        patch.setenv("WANDB_DIR", str(folder))
-        patch.setenv("WANDB_SILENT", "true")
+        # It reads the variable when it is imported, as wandb does when it is first used.
+        from trackio.utils import TRACKIO_DIR
+
+        logs = {"tensorboard": folder / "runs", "trackio": TRACKIO_DIR / "config-of-tracker.db"}
         patch.setenv("TENSORBOARD_LOGGING_DIR", str(folder / "runs"))
         args = GRPOConfig(
             output_dir="out", learning_rate=3e-6, beta=0.02, max_steps=400, save_steps=50,
             bf16=False, num_generations=4, per_device_train_batch_size=4, use_cpu=True,
-            report_to=[], project="proj",
+            report_to=[], project="config-of-tracker",
         )  # fmt: skip
         state = SimpleNamespace(
             is_world_process_zero=True, is_hyper_param_search=False, trial_name=None,
@@ -43,25 +46,22 @@ def tracked(tmp_path_factory):
             callback.on_train_begin(args, state, SimpleNamespace(), model=None)
             for step in range(1, 6):
                 state.global_step = step
-                logs = {"loss": 1.0 / step, "kl": 0.01}
-                callback.on_log(args, state, SimpleNamespace(), logs=logs, model=None)
+                values = {"loss": 1.0 / step, "kl": 0.01}
+                callback.on_log(args, state, SimpleNamespace(), logs=values, model=None)
             if make is TrackioCallback:
                 callback._trackio.finish()
             elif make is WandbCallback:
+                logs["wandb"] = Path(callback._wandb.run.dir).parent
                 callback._wandb.finish()
             else:
                 callback.tb_writer.close()
-        return folder, transformers_metadata(args, state, None)
+        return logs, transformers_metadata(args, state, None)
 
 
 @pytest.mark.parametrize("kind", ["tensorboard", "trackio", "wandb"])
 def test_the_config_in_a_tracker_equals_that_of_the_client(tracked, kind):
-    pattern = {"tensorboard": "runs", "trackio": "trackio/*.db", "wandb": "wandb/offline-run-*"}[
-        kind
-    ]
-    folder, expected = tracked
-    (path,) = folder.glob(pattern)
-    records = list(open_log(path))
+    logs, expected = tracked
+    records = list(open_log(logs[kind]))
     assert [each.event.value for each in records[:3]] == ["start", "metadata", "step"]
     metadata = [each for each in records if each.event is Event.METADATA]
     logged = {
