@@ -1,12 +1,14 @@
 """Steps skipped: a GradScaler skips more steps than it needs to find its scale.
 
 Formula
-    Finding  = 4 more steps are skipped in a row than bring the scale from its first value to 1; or
-               over 25 % of 100 steps are skipped, and over twice the share at which the scale grows
+    Finding  = 4 more updates are skipped in a row than bring the scale from its first value to 1;
+               or over 25 % of the steps of 100 updates are skipped, and over twice the share at
+               which the scale grows
     critical = the former
 
 Units
-    There are no settings. Steps: those of the scaler, skipped or not.
+    There are no settings. Steps: those of the scaler, skipped or not; an update is one of each
+    optimizer.
 
 Source
     The notes of PyTorch on automatic mixed precision: a step whose gradient is not finite is

@@ -68,7 +68,7 @@ class _ScalerObserver:
         is_skipped = self.patcher.loop.begun_steps == self.steps_begun_before
         is_fused = getattr(optimizer, "_step_supports_amp_scaling", False)
         if self.patcher.loop.checks is not None and (is_skipped or not is_fused):
-            self.patcher.loop.checks.scaler_steps.add(scaler, is_skipped=is_skipped)
+            self.patcher.loop.checks.scaler_steps.add(scaler, optimizer, is_skipped=is_skipped)
         if is_skipped:
             self.skipped_steps = self.skipped_steps + 1.0
             # Recorded directly, since the values do not belong to a completed step.

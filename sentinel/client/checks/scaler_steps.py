@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import ceil, log
 from typing import Any
+from weakref import WeakSet, ref
 
 from sentinel.client.checks.check import Evidence
 from sentinel.model.record import CHECK_KEY, PROBLEM_KEY
 
 ATTEMPTS = 100
-"""Steps of a scaler, skipped or not, that are judged together."""
+"""Updates, skipped or not, that are judged together; each is a step of every optimizer."""
 MAX_SKIPPED_SHARE = 0.25
 """Share of these that may be skipped; the search for the scale takes at most 17 in a usual run."""
 SPARE_SKIPS = 4
@@ -26,20 +27,28 @@ class ScalerSteps:
         self._record, self._rank = record, float(rank)
         self._attempts = self._skipped = 0
         """The steps so far of those that are judged together."""
+        self._optimizers = WeakSet[Any]()
         self.in_a_row = 0
-        """Skipped steps since the last one that was not."""
+        """Skipped steps of one optimizer since the last step that was not."""
+        self._find_optimizer: Callable[[], Any] = lambda: None
+        """That optimizer: an update steps all of them, and lowers the scale once."""
         self._problem: str | None = None
 
-    def add(self, scaler: Any, *, is_skipped: bool) -> None:
-        """Add a step of the scaler, which lowers its scale after each one that it skips."""
+    def add(self, scaler: Any, optimizer: Any, *, is_skipped: bool) -> None:
+        """Add a step of the scaler, which lowers its scale after each update that it skips."""
+        self._optimizers.add(optimizer)
         self._attempts += 1
         self._skipped += is_skipped
-        self.in_a_row = self.in_a_row + 1 if is_skipped else 0
+        if not is_skipped:
+            self.in_a_row = 0
+        elif not self.in_a_row or self._find_optimizer() in (None, optimizer):
+            self.in_a_row += 1
+            self._find_optimizer = ref(optimizer)
         first_scale = max(2.0, getattr(scaler, "_init_scale", 0.0))
         reductions = ceil(log(first_scale) / -log(scaler.get_backoff_factor()))
         if self.in_a_row == reductions + SPARE_SKIPS:
             self._set_result("all_skipped", {"skipped": float(self.in_a_row)})
-        if self._attempts < ATTEMPTS:
+        if self._attempts < ATTEMPTS * len(self._optimizers):
             return
         # The scale grows after so many steps, and the next one may be skipped.
         max_share = max(MAX_SKIPPED_SHARE, 2.0 / (1.0 + scaler.get_growth_interval()))
