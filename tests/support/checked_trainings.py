@@ -557,6 +557,74 @@ def generator_and_discriminator() -> None:
         optimizers[0].step()
 
 
+def discriminator_frozen_for_the_generator() -> None:
+    """Both optimizers take their step after both passes, as the discriminator is frozen."""
+    generator = nn.Linear(8, 20)
+    discriminator = nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 1))
+    optimizers = AdamW(generator.parameters()), AdamW(discriminator.parameters())
+    for _ in range(STEPS):
+        fake = generator(torch.randn(16, 8))
+        discriminator.requires_grad_(True)
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        real = discriminator(examples()[0])
+        (discriminator(fake.detach()) - real).mean().tanh().backward()
+        discriminator.requires_grad_(False)
+        discriminator(fake).mean().tanh().neg().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+
+
+class LossStep(SGD):
+    """Its step has the loss as its argument, and changes the rate by it."""
+
+    def step(self, loss: Tensor) -> None:  # type: ignore[override]
+        self.param_groups[0]["lr"] = min(0.1, loss.item())
+        super().step()
+
+
+def step_with_the_loss() -> None:
+    model = network()
+    optimizer = LossStep(model.parameters())
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss = loss_of(model, examples())
+        loss.backward()
+        optimizer.step(loss)
+
+
+class Sharpness(SGD):
+    """Sharpness-aware minimization, whose closure has an argument."""
+
+    def step(self, closure: Callable[..., Tensor]) -> None:  # type: ignore[override]
+        closure(clears=True)
+        weights = [each for group in self.param_groups for each in group["params"]]
+        changes = [0.05 * each.grad for each in weights]
+        with torch.no_grad():
+            for weight, change in zip(weights, changes, strict=True):
+                weight.add_(change)
+        closure(clears=True)
+        with torch.no_grad():
+            for weight, change in zip(weights, changes, strict=True):
+                weight.sub_(change)
+        super().step()
+
+
+def sharpness_aware() -> None:
+    model = network()
+    optimizer = Sharpness(model.parameters(), 0.05)
+
+    def closure(*, clears: bool) -> Tensor:
+        if clears:
+            optimizer.zero_grad()
+        loss = loss_of(model, examples())
+        loss.backward()
+        return loss
+
+    for _ in range(STEPS):
+        optimizer.step(closure)
+
+
 def validated() -> None:
     model, held_out = network(), loader()
     optimizer = AdamW(model.parameters())
@@ -851,6 +919,7 @@ def parts_loaded() -> None:
 
 
 HEALTHY: tuple[Training, ...] = (
+    discriminator_frozen_for_the_generator, step_with_the_loss, sharpness_aware,
     parts_loaded,
     mixed_precision, autocast_for_a_frozen_part, checkpointed_in_mixed_precision,
     another_model_evaluated, dropout_on_purpose, statistics_computed_anew,

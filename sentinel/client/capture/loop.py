@@ -7,6 +7,7 @@ steps itself, and the optimizers that it owns are ignored.
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 import weakref
@@ -503,20 +504,25 @@ def _class_count(loss: Any) -> int:
 
 
 def _closure(args: Any, kwargs: Any) -> Any:
-    return kwargs.get("closure") or (args[1] if len(args) > 1 else None)
+    """The closure of a step; None without, as where the argument is a loss or a model."""
+    argument = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
+    is_closure = callable(argument) and not isinstance(argument, sys.modules["torch"].nn.Module)
+    return argument if is_closure else None
 
 
 def _after_closure(args: Any, kwargs: Any, call: Callable[[], None]) -> tuple[Any, Any]:
     """These arguments of a step, with a closure that makes the call after its first run."""
     closure, calls = _closure(args, kwargs), [call]
 
-    def run() -> Any:
-        result = closure()
+    # Optimizers may pass arguments to it, and read its attributes.
+    @functools.wraps(closure)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        result = closure(*args, **kwargs)
         if calls:
             calls.pop()()
         return result
 
-    if kwargs.get("closure"):
+    if closure is kwargs.get("closure"):
         return args, {**kwargs, "closure": run}
     return (args[0], run, *args[2:]), kwargs
 

@@ -6,9 +6,10 @@ without gradients and takes no step, and after which the training goes on with i
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 from weakref import ref
 
 from sentinel.client.checks.batches import batch_count
@@ -102,7 +103,7 @@ class ForwardMode:
     """A hook before the first forward passes of a module, which counts those in training mode.
 
     It counts passes without gradients, up to the first one with them. While it waits it can be
-    pickled and compiled.
+    pickled, copied and compiled.
     """
 
     def __init__(self, module: Any) -> None:
@@ -119,6 +120,19 @@ class ForwardMode:
         is_over = is_training_step or self.passes >= PASSES_TO_JUDGE
         if is_over and not torch.compiler.is_compiling():
             self.handle.remove()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A file of the model has a hook of Python instead, which returns its second argument.
+
+        It is read where sentinel is not installed.
+        """
+        return getattr, ({}, "get")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """A copy, which removes itself from the copy of the module."""
+        copied = memo[id(self)] = type(self).__new__(type(self))
+        vars(copied).update(copy.deepcopy(vars(self), memo))
+        return copied
 
 
 def compiled_frames() -> int:

@@ -46,10 +46,16 @@ class WeightChanges(Check):
         self._reports = [*REPORT_STEPS]
         self._frozen: list[Any] = []
         self._frozen_before: list[Any] = []
+        self._trained: set[int] = set()
+        """Ids of the weights that required a gradient in a backward pass since the last step."""
 
     def on_load(self) -> None:
         """The state of a module is loaded."""
         self._samples = {}
+
+    def before_backward(self) -> None:
+        """Note what the pass trains: it may be frozen for another pass, as in a GAN."""
+        self._trained.update(id(each) for each in self.training.parameters if each.requires_grad)
 
     def before_step(self) -> None:
         """Compare the weights with those after the last step; sample frozen ones with gradients."""
@@ -63,13 +69,16 @@ class WeightChanges(Check):
             frozen = [
                 each
                 for each in self.training.parameters
-                if not each.requires_grad and each.grad is not None
+                if not each.requires_grad
+                and each.grad is not None
+                and id(each) not in self._trained
             ]
             self._frozen = [each for each in frozen if is_sampled(local_part(each))][:MAX_TENSORS]
             self._frozen_before = [sample(local_part(each)).clone() for each in self._frozen]
 
     def after_step(self) -> None:
         """Sample the weights, and report what is known."""
+        self._trained.clear()
         if is_capturing_graph():
             return
         frozen, self._frozen = self._frozen, []
