@@ -17,6 +17,7 @@ from typing import Any
 
 from sentinel.client.auto_session import begin_auto_session
 from sentinel.client.capture.owned_modules import SeenModules
+from sentinel.client.checks.loaded_weights import Loads
 from sentinel.client.import_hook import ImportHook
 from sentinel.client.session import current_session
 from sentinel.transport.process import Process
@@ -30,7 +31,7 @@ class AutoStart:
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
-        self._seen_modules = SeenModules()
+        self._seen_modules, self._loads = SeenModules(), Loads()
         # The hook for torch appends the second one, immediately if torch is already imported.
         self._import_hooks: list[ImportHook] = []
         self._import_hooks.insert(0, ImportHook("torch", self._on_torch_imported))
@@ -61,6 +62,7 @@ class AutoStart:
                 self._patch(owner, "backward", decorate)
             self._observe(torch.nn.Module, "named_parameters")
             self._observe(torch.nn.parallel.DistributedDataParallel, "__init__")
+            self._observe_loads(torch.nn.Module)
             handle = optim.register_optimizer_step_pre_hook(decorate(self._before_optimizer_step))
             self._undo.append(handle.remove)
         except Exception:
@@ -97,6 +99,22 @@ class AutoStart:
         setattr(owner, name, observing)
         self._undo.append(functools.partial(_restore, owner, name, observing, original))
 
+    def _observe_loads(self, owner: Any) -> None:
+        """Remember what a checkpoint gave a module: it is loaded before the model trains."""
+        original, loads = owner.load_state_dict, self._loads
+
+        @functools.wraps(original)
+        def loading(module: Any, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+            keys = original(module, state_dict, *args, **kwargs)
+            # Modules that override the method may return no keys.
+            with suppress(Exception):
+                loads.add_state_dict(module, state_dict, keys)
+            return keys
+
+        owner.load_state_dict = loading
+        restore = functools.partial(_restore, owner, "load_state_dict", loading, original)
+        self._undo.append(restore)
+
     def _before_optimizer_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG002
         """Start after a step whose backward pass was not observed.
 
@@ -116,17 +134,19 @@ class AutoStart:
             process = Process.current()
             os.environ[PARENT_RANK_VARIABLE] = f"{process.pid} {process.start_ticks}"
             begin_auto_session()
-            self._pass_modules()
+            self._pass_observations()
         except Exception:
             return False
         return True
 
-    def _pass_modules(self) -> None:
-        """Let the checks of the session look among the modules that were seen before it."""
+    def _pass_observations(self) -> None:
+        """Give the checks of the session the modules and loads that were seen before it."""
         session = current_session()
         if session is not None and session.loop is not None:
             for module in self._seen_modules.modules():
                 session.loop.seen_modules.add(module)
+            if session.loop.checks is not None:
+                session.loop.checks.loads.found |= self._loads.found
 
     def _uninstall(self) -> bool:
         """Undo all patches. Returns whether there were any."""

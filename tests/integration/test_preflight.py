@@ -23,6 +23,7 @@ if dist.get_rank() == 0:
     print(f"begins: {input()}", flush=True)
 torch.manual_seed(dist.get_rank())
 model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.1), torch.nn.Linear(8, 1))
+model.load_state_dict({"module.0.weight": torch.zeros(8, 8)}, strict=False)
 replica = torch.nn.parallel.DistributedDataParallel(model)
 optimizer = torch.optim.AdamW(model.parameters())
 while True:
@@ -37,7 +38,7 @@ while True:
 pytestmark = pytest.mark.usefixtures("isolated_commands")
 
 
-def test_two_ranks_that_are_no_longer_equal_are_found(tmp_path):
+def test_errors_of_two_ranks_and_of_a_load_before_the_first_step_are_found(tmp_path):
     (tmp_path / "train.py").write_text(RANK)
     done = subprocess.run(
         [*PREFLIGHT, "--json", "--", sys.executable, *TORCHRUN, "train.py"],
@@ -60,7 +61,7 @@ def test_two_ranks_that_are_no_longer_equal_are_found(tmp_path):
         "weight_changes": "passed",
         "batches": "not checked",
         "evaluation": "not checked",
-        "loaded_weights": "not checked",
+        "loaded_weights": "found",
         "precision": "not checked",
         "scaler_steps": "not checked",
         "schedule": "not checked",

@@ -907,7 +907,7 @@ def checkpointed_in_mixed_precision() -> None:
 
 
 def parts_loaded() -> None:
-    """A backbone from a larger model, a new head, an adapter, and a prefix that is corrected."""
+    """Larger models, heads, adapters, and a load into a part after a prefix was wrong."""
     model, saved = network(), network().state_dict()
     larger = {f"{part}.{name}": each for name, each in saved.items() for part in "abcdefghijkl"}
     model[4].load_state_dict({"4.weight": saved["4.weight"]}, strict=False)
@@ -915,6 +915,9 @@ def parts_loaded() -> None:
         {**larger, **{name: each for name, each in saved.items() if name < "6"}}, strict=False
     )
     model[6].load_state_dict({"bias": saved["6.bias"]}, strict=False)
+    other = {f"body.{name}": each for name, each in saved.items()}
+    assert model.load_state_dict(other, strict=False).missing_keys
+    model[4].load_state_dict({"weight": saved["4.weight"]}, strict=False)
     train(model, AdamW(model.parameters()))
 
 

@@ -52,11 +52,19 @@ class Loads:
         modules = [*dict.fromkeys(map(module_path, missing))]
         evidence: Evidence = {"modules": names_text(modules)} if modules else {}
         if not modules:
-            # A load of the whole makes up for one of a part.
+            # A load of the whole makes up for one of a part, and that of a part for a failed one.
             inner = {id(each) for _, each in modules_of(module)}
-            self.found = {at: each for at, each in self.found.items() if at not in inner}
+            self.found = {
+                at: (known, lack)
+                for at, (known, lack) in self.found.items()
+                if at not in inner and not (lack and _contains(known(), module))
+            }
         if len(self.found) < MAX_LOADS or id(module) in self.found:
             self.found[id(module)] = ref(module), evidence
+
+
+def _contains(whole: Any, module: Any) -> bool:
+    return whole is not None and any(each is module for _, each in modules_of(whole))
 
 
 class LoadedWeights(Check):
