@@ -46,6 +46,6 @@ class EvaluationInTrainingMode(ReportedCheck):
     )
     problems: ClassVar[Mapping[str, Problem]] = {
         "training_mode": Problem(
-            "The model is evaluated in training mode: {kinds} act as in training.", remedy
+            "The model is evaluated in training mode, with {kinds} as in training.", remedy
         )
     }

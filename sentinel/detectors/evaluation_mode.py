@@ -41,6 +41,6 @@ class EvaluationMode(ReportedCheck):
     )
     problems: ClassVar[Mapping[str, Problem]] = {
         "evaluation_mode": Problem(
-            "The model is trained in evaluation mode: {kinds} act as in an evaluation.", remedy
+            "The model is trained in evaluation mode, with {kinds} as in an evaluation.", remedy
         )
     }
