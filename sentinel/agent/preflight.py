@@ -155,9 +155,10 @@ class Preflight(CommandRunner):
         """Count the updates that all ranks have taken in the newest attempt."""
         headers = [*filter(None, map(read_header, list_shared_rings()))]
         attempt = max((each.identity.attempt for each in headers), default=0)
-        steps = [each.last_step_index for each in headers if each.identity.attempt == attempt]
-        if steps and len(steps) >= headers[-1].identity.local_world_size:
-            self.result.updates, self.result.ranks = min(steps), len(steps)
+        newest = [each for each in headers if each.identity.attempt == attempt]
+        if newest and len(newest) >= newest[-1].identity.local_world_size:
+            self.result.updates = min(each.last_step_index for each in newest)
+            self.result.ranks = len(newest)
 
     def _read(self, path: Path) -> None:
         """Read what the agent stored; nothing if there was no training."""

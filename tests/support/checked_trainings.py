@@ -838,6 +838,19 @@ def dropout_on_purpose() -> None:
     evaluate_between(model, loader(), evaluate)
 
 
+def predictions_sampled() -> None:
+    """Monte Carlo dropout over a pool: the model is in training mode, several times a batch."""
+    model = network()
+
+    def sample(pool: Iterable[Iterable[Tensor]]) -> None:
+        with torch.no_grad():
+            for inputs, _ in pool:
+                for _ in range(5):
+                    model(inputs)
+
+    evaluate_between(model, loader(), sample)
+
+
 def statistics_computed_anew() -> None:
     model, data = network(), loader(shuffle=True)
     evaluate_between(
@@ -925,7 +938,8 @@ HEALTHY: tuple[Training, ...] = (
     discriminator_frozen_for_the_generator, step_with_the_loss, sharpness_aware,
     parts_loaded,
     mixed_precision, autocast_for_a_frozen_part, checkpointed_in_mixed_precision,
-    another_model_evaluated, dropout_on_purpose, statistics_computed_anew,
+    another_model_evaluated, dropout_on_purpose, predictions_sampled,
+    statistics_computed_anew,
     labels_made_for_other_data,
     clipped_weights, orthogonal_weights, pruned_weights, averages_swapped_in_for_an_evaluation,
     loaded_again, frozen_without_gradients, codebook_renewed,

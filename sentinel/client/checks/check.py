@@ -141,6 +141,9 @@ class Check:
     def on_load(self) -> None:
         """The state of a module is loaded."""
 
+    def close(self) -> None:
+        """The training of another optimizer begins."""
+
     def count(self, *, is_wrong: bool) -> None:
         """Count an update or a batch among those in a row that are wrong, or that are not."""
         self.wrong_count = self.wrong_count + 1 if is_wrong else 0

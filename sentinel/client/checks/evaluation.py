@@ -17,7 +17,7 @@ from sentinel.client.checks.check import Check, CheckedTraining
 from sentinel.client.checks.mode import modules_by_mode
 
 PASSES_TO_JUDGE = 2
-"""Forward passes of the model and batches, in one evaluation."""
+"""Forward passes of the model in one evaluation, each of another batch."""
 
 
 class EvaluationPasses(Check):
@@ -33,9 +33,8 @@ class EvaluationPasses(Check):
         """That of the last batch."""
         self._mode: ForwardMode | None = None
         """What is observed of the evaluation that may have begun."""
-        self._find_iterator: Callable[[], Any] = lambda: None
-        """The iterator over its data, and the steps when it began."""
         self._begun_at = 0
+        """Steps when it began."""
         self._kinds = ""
         """The modules that acted as in training."""
 
@@ -77,16 +76,16 @@ class EvaluationPasses(Check):
         # Without momentum, the statistics of batch normalization are computed anew.
         if modules and all(getattr(each, "momentum", 0.0) is not None for each in modules):
             self._kinds = ", ".join(sorted({type(each).__name__ for each in training}))
-            self._find_iterator, self._begun_at = ref(iterator), self.training.steps
-            self._mode = ForwardMode((training or modules)[0])
+            self._begun_at = self.training.steps
+            self._mode = ForwardMode((training or modules)[0], ref(iterator))
 
     def _judge(self) -> bool | None:
         """Whether an evaluation that ended, without a step, was in training mode; None without."""
-        mode, iterator = self._end(), self._find_iterator()
-        batches = getattr(iterator, "_num_yielded", PASSES_TO_JUDGE)
+        mode = self._end()
+        # Several passes of one batch are a sample of predictions, for which dropout is on.
         if (
             mode is None
-            or min(mode.passes, batches) < PASSES_TO_JUDGE
+            or len(mode.batches) < PASSES_TO_JUDGE
             or self.training.steps > self._begun_at
         ):
             return None
@@ -98,27 +97,36 @@ class EvaluationPasses(Check):
             mode.handle.remove()
         return mode
 
+    def close(self) -> None:
+        """Leave no hook on the model."""
+        self._end()
+
 
 class ForwardMode:
     """A hook before the first forward passes of a module, which counts those in training mode.
 
-    It counts passes without gradients, up to the first one with them. While it waits it can be
-    pickled, copied and compiled.
+    It counts passes without gradients that are not compiled, up to the first one with them. While
+    it waits it can be pickled, copied and compiled.
     """
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: Any, find_iterator: Callable[[], Any]) -> None:
         self.passes = self.training_passes = 0
+        self.batches: set[int] = set()
+        """Numbers of the batches of these passes."""
+        self.find_iterator = find_iterator
         self.handle = module.register_forward_pre_hook(self)
 
     def __call__(self, module: Any, _: Any) -> None:
         """The module begins a forward pass."""
         torch = sys.modules["torch"]
+        if torch.compiler.is_compiling():
+            return
         is_training_step = torch.is_grad_enabled()
         if not is_training_step:
             self.passes += 1
+            self.batches.add(getattr(self.find_iterator(), "_num_yielded", self.passes))
             self.training_passes += module.training
-        is_over = is_training_step or self.passes >= PASSES_TO_JUDGE
-        if is_over and not torch.compiler.is_compiling():
+        if is_training_step or self.passes >= PASSES_TO_JUDGE:
             self.handle.remove()
 
     def __reduce__(self) -> tuple[Any, ...]:

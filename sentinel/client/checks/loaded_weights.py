@@ -59,6 +59,7 @@ class Loads:
                 for at, (known, lack) in self.found.items()
                 if at not in inner and not (lack and _contains(known(), module))
             }
+        self.found = {at: each for at, each in self.found.items() if each[0]() is not None}
         if len(self.found) < MAX_LOADS or id(module) in self.found:
             self.found[id(module)] = ref(module), evidence
 

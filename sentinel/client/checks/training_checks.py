@@ -164,6 +164,8 @@ class TrainingChecks:
             self._frames_before,
             self._rank,
         )
+        for each in self._checks:
+            each.close()
         self._checks = [kind(training) for kind in CHECKS if kind.name not in self._disabled]
         self._hooks = self._find_hooks()
 

@@ -103,7 +103,7 @@ def test_trained_modules_without_a_gradient_are_recorded(reported_metadata):
 
 def test_a_model_whose_mode_is_observed_can_be_pickled_and_copied():
     model = network()
-    mode = ForwardMode(model[3])
+    mode = ForwardMode(model[3], lambda: None)
 
     # A file is read where sentinel is not installed.
     written = pickle.dumps(model)
