@@ -36,6 +36,7 @@ from torch.optim import AdamW
 from sentinel.client.capture.owned_modules import SeenModules
 from sentinel.client.checks.batches import SamplerPasses
 from sentinel.client.checks.check import CheckedTraining
+from sentinel.client.checks.loaded_weights import Loads
 from sentinel.client.checks.replicas import FIRST_STEPS, Replicas
 from sentinel.detectors.replicas_differ import ReplicasDiffer
 from sentinel.model.finding import Finding
@@ -115,8 +116,8 @@ def found_in_one_process(seed: int) -> tuple[bool, bool]:
 def check_of_rank(rank: int, optimizer: AdamW, seen: SeenModules) -> Replicas:
     """The check as it is on that rank. On a CPU no device copies are needed."""
     training = OfFourRanks(
-        lambda: optimizer, lambda: [optimizer], seen, record=None, device_copies=None,
-        count_error=print, passes=SamplerPasses(), rank=rank,
+        lambda: optimizer, lambda: [optimizer], seen, record=None, record_metadata=print,
+        device_copies=None, count_error=print, passes=SamplerPasses(), loads=Loads(), rank=rank,
     )  # fmt: skip
     return Replicas(training)
 

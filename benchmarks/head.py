@@ -34,8 +34,8 @@ from agent_steps import Clock
 from fleet_nodes import Course, Node, Plan
 from scale_page import cost_model_text, head_table
 
+from sentinel.__main__ import OBJECTS_PER_COLLECTION
 from sentinel.agent.main import Agent
-from sentinel.cli._agent_service import OBJECTS_PER_COLLECTION
 from sentinel.cluster.authentication import MessageAuthenticator
 from sentinel.cluster.head import Head
 from sentinel.cluster.server import ClusterServer

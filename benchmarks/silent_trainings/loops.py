@@ -73,7 +73,7 @@ def write_checkpoint(path: str) -> None:
 
 def checkpoint() -> dict[str, Tensor]:
     """Those weights, from the file named by the environment."""
-    weights: dict[str, Tensor] = torch.load(os.environ[CHECKPOINT_VARIABLE])
+    weights: dict[str, Tensor] = torch.load(os.environ[CHECKPOINT_VARIABLE], weights_only=True)
     return weights
 
 

@@ -62,7 +62,7 @@ def train():
     if mode == "handler":
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     for step in range(1, 1_000_000):
-        sentinel.log({"loss": 5.0 - step / 1000}, step=step)
+        sentinel.log({"loss": 5.0 * 0.99 ** step}, step=step)
         os.write(logged, b"%d\\n" % step)
         if step == 5:
             open(f"{marks}/{rank}", "w").close()

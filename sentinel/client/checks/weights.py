@@ -205,8 +205,10 @@ class WeightUpdates(Check):
             counts = [each.numel() for each in weights]
             ends = torch.tensor([*accumulate(counts)]).to(device, non_blocking=True)
             factor = torch.tensor(factors).to(device, non_blocking=True)
-            repeats = torch.tensor(counts).to(device, non_blocking=True)
-            limit = values.abs() * factor.repeat_interleave(repeats, output_size=sum(counts))
+            # Not `repeat_interleave`, which may wait for the counts.
+            elements = torch.arange(sum(counts), device=device)
+            owners = torch.bucketize(elements, ends, right=True)
+            limit = values.abs() * factor.index_select(0, owners)
             # What a step changes: about the rate, or the rate times the gradient.
             is_moved = limit < 1.0 if is_adaptive else size > limit
             self._measurements.append(
