@@ -194,6 +194,8 @@ def main() -> None:
         scrape(int(port), int(pairs), float(rate), Path(end_path))
         return
     result = measure(options.pairs, options.rate)
+    if not result["wall"]:
+        parser.error("no pair has two steps in each of its blocks: the machine is too busy")
     print("| | slowdown, median (95 % interval) |\n|---|---|")
     print(f"| wall time of a step | {with_interval(result['wall'])} |")
     print(f"| processor time of the training thread | {with_interval(result['processor'])} |")

@@ -100,7 +100,8 @@ def assert_no_step_twice(run: DamagedRun) -> None:
         assert not set_aside_files(run.database), "the new database is damaged too"
         return
     assert rows == steps, f"{rows} rows of {steps} steps"
-    assert steps > 100, f"{steps} steps are stored"
+    # More than 20 before the damage, and more than 40 after it.
+    assert steps > 60, f"{steps} steps are stored"
 
 
 def overwrite_while_dead(pages: Callable[[DamagedRun], Iterable[int]]) -> Damage:
@@ -148,7 +149,7 @@ def root_of(name: str) -> Callable[[DamagedRun], list[int]]:
 
 @pytest.mark.chaos
 @pytest.mark.fault("S6")
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_monitoring_goes_on_after_damage_to_a_few_pages(tmp_path):
     damages = {
         "header": overwrite_while_dead(lambda _: [1]),

@@ -28,7 +28,7 @@ SMALLEST = {
     "aggregation": "--ranks 2 --rounds 1 --seconds 0.1 --own-seconds 1 --rates 10",
     "healthy_pauses": "--minutes 0.02 --only steady",
     "notifications": "--repeats 1 --only healthy",
-    "scrapes": "--pairs 1 --rate 10",
+    "scrapes": "--pairs 3 --rate 10",
     "fleet": "--ranks 16 --signals 4 --seconds 2 --lead 4 --warmup 1 --imports 1 --anew",
     "comparison": "--quick --json comparison.json",
     "page_viewers": "--viewers 2 --seconds 1",

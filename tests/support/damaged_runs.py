@@ -40,7 +40,8 @@ def train():
         if (folder / "nan").exists():
             loss = float("nan")
         sentinel.log({"loss": loss, "grad_norm": 1.0 + 0.01 * (step * 31 % 7)}, step=step)
-        time.sleep(0.004)
+        # An agent has a low priority: beside other work it must keep up with these steps.
+        time.sleep(0.02)
 
 
 train()
