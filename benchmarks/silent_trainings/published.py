@@ -58,7 +58,7 @@ NOT_REPRODUCED = {
 
 
 class _SumOverRanks(torch.autograd.Function):
-    """The sum of what each rank computes of a layer that is divided between them."""
+    """The sum of the results of all ranks, between which a layer is divided."""
 
     @staticmethod
     def forward(_: Any, part: Tensor) -> Tensor:

@@ -39,6 +39,13 @@ def error_exit(command: str, message: str) -> typer.Exit:
     return typer.Exit(EXIT_USAGE_ERROR)
 
 
+def exit_if_off(command: str, consequence: str) -> None:
+    """Exit if the variable is set with which nothing would be `consequence`, such as checked."""
+    if os.environ.get("SENTINEL_OFF", "0") not in {"", "0"}:
+        message = f"SENTINEL_OFF is set, so nothing would be {consequence}. Unset it."
+        raise error_exit(command, message)
+
+
 def read_error_text(error: OSError | ValueError) -> str:
     """Why a log cannot be read, without the path and the number of the error."""
     return (isinstance(error, OSError) and error.strerror) or str(error)

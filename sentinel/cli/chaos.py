@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from sentinel.cli._options import error_exit, settings_environ
+from sentinel.cli._options import error_exit, exit_if_off, settings_environ
 
 if TYPE_CHECKING:
     from sentinel.config.settings import Settings
@@ -96,8 +96,7 @@ def _check_environment(fault: DrillFault) -> None:
             f"{variable} is set, so this is the environment of a training job, to which the drill "
             "would belong. Run it in a shell outside of the job.",
         )
-    if os.environ.get("SENTINEL_OFF", "0") not in {"", "0"}:
-        raise error_exit("chaos", "SENTINEL_OFF is set, so nothing would be monitored. Unset it.")
+    exit_if_off("chaos", "monitored")
     if fault.nodes > 1 and find_spec("torch") is None:
         raise error_exit(
             "chaos",

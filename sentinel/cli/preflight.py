@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json as jsonlib
-import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import typer
 
-from sentinel.cli._options import error_exit
+from sentinel.cli._options import error_exit, exit_if_off
 
 if TYPE_CHECKING:
     from sentinel.agent.preflight import PreflightResult
@@ -45,8 +44,7 @@ def preflight(
     from sentinel.agent.preflight import Preflight
     from sentinel.transport.paths import describe_error
 
-    if os.environ.get("SENTINEL_OFF", "0") not in {"", "0"}:
-        raise error_exit("preflight", "SENTINEL_OFF is set, so nothing would be checked. Unset it.")
+    exit_if_off("preflight", "checked")
     if is_missing(command[0]):
         raise error_exit("preflight", f"{command[0]}: command not found.")
     try:

@@ -81,8 +81,18 @@ class AutoStart:
             return original(*args, **kwargs)
 
         patched = decorate(starting)
+        self._replace(owner, name, patched)
+
+    def _replace(self, owner: Any, name: str, patched: Any) -> None:
+        """Replace a function until the patches are undone, if no other one has replaced it then."""
+        original = vars(owner)[name]
+
+        def undo() -> None:
+            if vars(owner)[name] is patched:
+                setattr(owner, name, original)
+
         setattr(owner, name, patched)
-        self._undo.append(functools.partial(_restore, owner, name, patched, original))
+        self._undo.append(undo)
 
     def _observe(self, owner: Any, name: str) -> None:
         """Remember modules of which that method is called: a model is made before it trains."""
@@ -96,8 +106,7 @@ class AutoStart:
                     seen.add(module)
             return original(module, *args, **kwargs)
 
-        setattr(owner, name, observing)
-        self._undo.append(functools.partial(_restore, owner, name, observing, original))
+        self._replace(owner, name, observing)
 
     def _observe_loads(self, owner: Any) -> None:
         """Remember what a checkpoint gave a module: it is loaded before the model trains."""
@@ -111,9 +120,7 @@ class AutoStart:
                 loads.add_state_dict(module, state_dict, keys)
             return keys
 
-        owner.load_state_dict = loading
-        restore = functools.partial(_restore, owner, "load_state_dict", loading, original)
-        self._undo.append(restore)
+        self._replace(owner, "load_state_dict", loading)
 
     def _before_optimizer_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG002
         """Start after a step whose backward pass was not observed.
@@ -154,12 +161,6 @@ class AutoStart:
         for each in reversed(undo):
             each()
         return bool(undo)
-
-
-def _restore(owner: Any, name: str, patched: Any, original: Any) -> None:
-    """Put the original back, unless another one has replaced the function since."""
-    if vars(owner)[name] is patched:
-        setattr(owner, name, original)
 
 
 def _is_child_of_monitored_rank() -> bool:

@@ -32,12 +32,10 @@ from sentinel.detectors._training_check import Problem, ReportedCheck
 class AutocastNotInForce(ReportedCheck):
     """Evaluates the check `precision`."""
 
-    check: ClassVar[str] = "precision"
-    unreported: ClassVar[str] = (
-        "The check needs 3 backward passes of a training with autocast or a GradScaler."
-    )
-    signal: ClassVar[str] = "loss"
-    remedy: ClassVar[str] = (
+    check = "precision"
+    unreported = "The check needs 3 backward passes of a training with autocast or a GradScaler."
+    signal = "loss"
+    remedy = (
         "Compute the forward pass and the loss inside `torch.autocast(device_type, dtype)`, for "
         "the device that the model is on; the backward pass needs none. With Accelerate, call the "
         "model that `prepare` returns."

@@ -33,13 +33,13 @@ from sentinel.detectors._training_check import Problem, ReportedCheck
 class EvaluationInTrainingMode(ReportedCheck):
     """Evaluates the check `evaluation`."""
 
-    check: ClassVar[str] = "evaluation"
-    unreported: ClassVar[str] = (
+    check = "evaluation"
+    unreported = (
         "The check needs 2 batches of an evaluation whose data come from another DataLoader, and a "
         "model with dropout or batch normalization."
     )
-    signal: ClassVar[str] = "eval_loss"
-    remedy: ClassVar[str] = (
+    signal = "eval_loss"
+    remedy = (
         "Call `model.eval()` before each evaluation and `model.train()` after it. "
         "`torch.no_grad()` does not change the mode. Do not compare the held-out results so far "
         "with later ones."

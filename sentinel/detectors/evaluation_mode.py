@@ -29,13 +29,13 @@ from sentinel.detectors._training_check import Problem, ReportedCheck
 class EvaluationMode(ReportedCheck):
     """Evaluates the check `mode`."""
 
-    check: ClassVar[str] = "mode"
-    unreported: ClassVar[str] = (
+    check = "mode"
+    unreported = (
         "No trained module with dropout or batch normalization is known. One of a model that was "
         "made before the monitored function is not, if its parameters are not asked for inside it."
     )
-    signal: ClassVar[str] = "loss"
-    remedy: ClassVar[str] = (
+    signal = "loss"
+    remedy = (
         "Call `model.train()` before each training step that follows an evaluation, and after "
         "the model is loaded. To train without dropout on purpose, set its probability to 0."
     )

@@ -30,12 +30,12 @@ from sentinel.detectors._training_check import Problem, ReportedCheck
 class GradientsNotCleared(ReportedCheck):
     """Evaluates the check `gradients`."""
 
-    check: ClassVar[str] = "gradients"
-    unreported: ClassVar[str] = (
+    check = "gradients"
+    unreported = (
         "The check needs 4 updates whose gradients are neither sharded nor made in inference mode."
     )
-    signal: ClassVar[str] = "grad_norm"
-    remedy: ClassVar[str] = (
+    signal = "grad_norm"
+    remedy = (
         "Call `optimizer.zero_grad()` once for each update, before its first backward pass. Start "
         "the run again: what it learned is from wrong gradients."
     )

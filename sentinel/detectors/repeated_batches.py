@@ -43,13 +43,13 @@ _SAMPLER = (
 class RepeatedBatches(ReportedCheck):
     """Evaluates the check `batches`, and compares its evidence between ranks."""
 
-    check: ClassVar[str] = "batches"
-    unreported: ClassVar[str] = (
+    check = "batches"
+    unreported = (
         "The check needs 6 batches of a DataLoader, with tensors on the CPU. Whether each epoch "
         "has another order is seen after a whole pass over the data."
     )
-    signal: ClassVar[str] = "loss"
-    remedy: ClassVar[str] = "Check what the data loader gives at each step, and on each rank."
+    signal = "loss"
+    remedy = "Check what the data loader gives at each step, and on each rank."
     problems: ClassVar[Mapping[str, Problem]] = {
         "same_batch": Problem(
             "The data loader gave the same batch {batches:.0f} times in a row.",

@@ -28,12 +28,12 @@ from sentinel.detectors._training_check import Problem, ReportedCheck
 class ScheduleTooFast(ReportedCheck):
     """Evaluates the check `schedule`."""
 
-    check: ClassVar[str] = "schedule"
-    unreported: ClassVar[str] = (
+    check = "schedule"
+    unreported = (
         "The check needs 5 updates with a step of a learning-rate scheduler, and one optimizer."
     )
-    signal: ClassVar[str] = "learning_rate"
-    remedy: ClassVar[str] = (
+    signal = "learning_rate"
+    remedy = (
         "Call `scheduler.step()` once for each `optimizer.step()`, after it. If the schedule is "
         "meant to advance faster, give it fewer steps in all instead."
     )

@@ -34,10 +34,10 @@ from sentinel.model.finding import Severity
 class StepsSkipped(ReportedCheck):
     """Evaluates the check `scaler_steps`."""
 
-    check: ClassVar[str] = "scaler_steps"
-    unreported: ClassVar[str] = "The check needs a GradScaler."
-    signal: ClassVar[str] = "skipped_steps"
-    remedy: ClassVar[str] = (
+    check = "scaler_steps"
+    unreported = "The check needs a GradScaler."
+    signal = "skipped_steps"
+    remedy = (
         "Look for the first result that is not finite, with `torch.autograd.detect_anomaly()`: a "
         "division by 0, a logarithm or root of 0, a mask of minus infinity in float16. Use "
         "{bfloat16 precision}, which needs no scaler."

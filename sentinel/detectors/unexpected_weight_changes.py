@@ -34,10 +34,10 @@ from sentinel.detectors._training_check import Problem, ReportedCheck
 class UnexpectedWeightChanges(ReportedCheck):
     """Evaluates the check `weight_changes`."""
 
-    check: ClassVar[str] = "weight_changes"
-    unreported: ClassVar[str] = "The check needs 6 updates of weights that are matrices."
-    signal: ClassVar[str] = "loss"
-    remedy: ClassVar[str] = (
+    check = "weight_changes"
+    unreported = "The check needs 6 updates of weights that are matrices."
+    signal = "loss"
+    remedy = (
         "Look for code that sets weights between two steps: an initialization that runs again, or "
         "a copy from another model. Give the optimizer only weights that are to be trained."
     )

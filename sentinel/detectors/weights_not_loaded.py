@@ -32,10 +32,10 @@ from sentinel.model.finding import Severity
 class WeightsNotLoaded(ReportedCheck):
     """Evaluates the check `loaded_weights`."""
 
-    check: ClassVar[str] = "loaded_weights"
-    unreported: ClassVar[str] = "No checkpoint was loaded into the trained model."
-    signal: ClassVar[str] = "loss"
-    remedy: ClassVar[str] = (
+    check = "loaded_weights"
+    unreported = "No checkpoint was loaded into the trained model."
+    signal = "loss"
+    remedy = (
         "Compare the names of the checkpoint with those of `model.state_dict()`, and remove a "
         "prefix such as `module.`, `_orig_mod.` or `model.`. Load with `strict=True`, which raises "
         "an error; with Transformers, load the class of model that was saved."

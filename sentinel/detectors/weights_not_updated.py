@@ -47,12 +47,10 @@ _INITIAL = "Stop the run: its checkpoints contain the initial weights."
 class WeightsNotUpdated(ReportedCheck):
     """Evaluates the check `weights`."""
 
-    check: ClassVar[str] = "weights"
-    unreported: ClassVar[str] = (
-        "The check needs 8 steps of an optimizer, outside the backward pass."
-    )
-    signal: ClassVar[str] = "loss"
-    remedy: ClassVar[str] = (
+    check = "weights"
+    unreported = "The check needs 8 steps of an optimizer, outside the backward pass."
+    signal = "loss"
+    remedy = (
         f"{_INITIAL} Create the optimizer after the model is copied, wrapped or moved, from "
         "the parameters of the model whose loss is minimized. Check that nothing writes the "
         "weights back after a step."

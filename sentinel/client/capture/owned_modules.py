@@ -15,6 +15,11 @@ from weakref import ref
 MAX_SEEN_MODULES = 256
 
 
+def existing(references: Iterable[Callable[[], Any]]) -> list[Any]:
+    """The objects of weak references that still exist."""
+    return [each for each in (known() for known in references) if each is not None]
+
+
 def root_modules() -> list[Any]:
     """Every module of the process that is part of no other.
 
@@ -96,5 +101,4 @@ class SeenModules:
 
     def modules(self) -> list[Any]:
         """Those that still exist."""
-        found = (known() for known in self.references.values())
-        return [each for each in found if each is not None]
+        return existing(self.references.values())

@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from sentinel.client.capture.owned_modules import existing
+
 
 @dataclass
 class TrainedParameters:
@@ -75,7 +77,7 @@ class TrainedParameters:
 
     def optimizers_in_use(self) -> list[Any]:
         """The optimizers of the training that took a step and still exist."""
-        return [each for each in (known() for known in self.optimizers) if each is not None]
+        return existing(self.optimizers)
 
     def has_other(self, optimizer: Any) -> bool:
         """Whether another optimizer of the training, or one seen since it began, is in use."""

@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 Evidence = Mapping[str, float | str]
 
 
+def check_report(check: str, problem: str, rank: int, evidence: Evidence | None = None) -> Evidence:
+    """The attributes of a CHECK: what a check found on that rank, "" if nothing."""
+    found: Evidence = {CHECK_KEY: check, PROBLEM_KEY: problem, "rank": float(rank)}
+    return {**found, **(evidence or {})}
+
+
 @dataclass
 class CheckedTraining:
     """The training of one optimizer.
@@ -153,5 +159,5 @@ class Check:
         """Report a problem, or none, each time it changes."""
         if problem != self.problem:
             self.problem = problem
-            result: Evidence = {CHECK_KEY: self.name, PROBLEM_KEY: problem}
-            self.training.record({**result, "rank": float(self.training.rank), **(evidence or {})})
+            report = check_report(self.name, problem, self.training.rank, evidence)
+            self.training.record(report)

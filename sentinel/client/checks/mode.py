@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from typing import Any, ClassVar
 from weakref import ref
 
-from sentinel.client.capture.owned_modules import modules_of, owner_of, parameters_of
+from sentinel.client.capture.owned_modules import existing, modules_of, owner_of, parameters_of
 from sentinel.client.checks.check import Check, CheckedTraining
 
 FIRST_STEP = 3
@@ -40,14 +40,11 @@ class TrainingMode(Check):
 
     def before_backward(self) -> None:
         """Look at the mode."""
-        modules, owners = (
-            [each for each in (known() for known in references) if each is not None]
-            for references in (self._modules, self._owners)
-        )
+        modules = existing(self._modules)
         if not modules:
             return
         self._has_pass = True
-        is_evaluating = not any(each.training for each in (*owners, *modules))
+        is_evaluating = not any(each.training for each in (*existing(self._owners), *modules))
         self._evaluating = sorted(
             {type(each).__name__ for each in modules} if is_evaluating else ()
         )

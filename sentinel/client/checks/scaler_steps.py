@@ -7,8 +7,7 @@ from math import ceil, log
 from typing import Any
 from weakref import WeakSet, ref
 
-from sentinel.client.checks.check import Evidence
-from sentinel.model.record import CHECK_KEY, PROBLEM_KEY
+from sentinel.client.checks.check import Evidence, check_report
 
 ATTEMPTS = 100
 """Updates, skipped or not, that are judged together; each is a step of every optimizer."""
@@ -24,7 +23,7 @@ class ScalerSteps:
     name = "scaler_steps"
 
     def __init__(self, record: Callable[[Evidence], None], rank: int) -> None:
-        self._record, self._rank = record, float(rank)
+        self._record, self._rank = record, rank
         self._attempts = self._skipped = 0
         """The steps so far of those that are judged together."""
         self._optimizers = WeakSet[Any]()
@@ -62,5 +61,4 @@ class ScalerSteps:
     def _set_result(self, problem: str, evidence: Evidence) -> None:
         if problem != self._problem:
             self._problem = problem
-            result: Evidence = {CHECK_KEY: self.name, PROBLEM_KEY: problem}
-            self._record({**result, "rank": self._rank, **evidence})
+            self._record(check_report(self.name, problem, self._rank, evidence))

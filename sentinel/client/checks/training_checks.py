@@ -9,7 +9,7 @@ from weakref import ref
 
 from sentinel.client.capture.owned_modules import SeenModules
 from sentinel.client.checks.batches import Batches, SamplerPasses
-from sentinel.client.checks.check import Check, CheckedTraining, Evidence
+from sentinel.client.checks.check import Check, CheckedTraining, Evidence, check_report
 from sentinel.client.checks.evaluation import EvaluationPasses, compiled_frames
 from sentinel.client.checks.gradients import GradientClearing
 from sentinel.client.checks.loaded_weights import LoadedWeights, Loads
@@ -22,7 +22,7 @@ from sentinel.client.checks.set_up import SetUp
 from sentinel.client.checks.weight_changes import WeightChanges
 from sentinel.client.checks.weights import WeightUpdates
 from sentinel.client.recorder import Recorder
-from sentinel.model.record import CHECK_KEY, PROBLEM_KEY, Event
+from sentinel.model.record import Event
 
 CHECKS: tuple[type[Check], ...] = (
     WeightUpdates, GradientClearing, TrainingMode, Replicas, Batches, Schedule, WeightChanges,
@@ -144,9 +144,8 @@ class TrainingChecks:
         self._updates_without_step += 1
         # The steps of a scaler that skips all of them are judged by themselves.
         if self._updates_without_step == UPDATES_WITHOUT_STEP and not self.scaler_steps.in_a_row:
-            updates, rank = float(UPDATES_WITHOUT_STEP), float(self._rank)
-            result: Evidence = {CHECK_KEY: WeightUpdates.name, PROBLEM_KEY: "no_step"}
-            self._record({**result, "rank": rank, "updates": updates})
+            evidence = {"updates": float(UPDATES_WITHOUT_STEP)}
+            self._record(check_report(WeightUpdates.name, "no_step", self._rank, evidence))
 
     def begin(self, optimizer: Any) -> None:
         """The optimizer is the primary one from now on; its next step is observed."""

@@ -15,7 +15,13 @@ from sentinel.client.capture import scalars
 from sentinel.client.capture.device_copy import is_capturing_graph
 from sentinel.client.capture.grad_sharding import local_part
 from sentinel.client.checks.check import Check, CheckedTraining
-from sentinel.client.checks.weights import is_sampled, module_names, names_text, sample
+from sentinel.client.checks.weights import (
+    evenly_spaced,
+    is_sampled,
+    module_names,
+    names_text,
+    sample,
+)
 
 REPORT_STEPS = (6, 12, 18)
 """Steps whose result is read; no other check reads a device then. The last one is compared last."""
@@ -199,5 +205,4 @@ def _correlation(first: Any, second: Any) -> Any:
 def _matrices(parameters: Sequence[Any]) -> list[Any]:
     """Evenly spaced ones of the weights that are compared, with the last one."""
     found = [each for each in parameters if each.requires_grad and each.dim() > 1]
-    spacing = -(-len(found) // MAX_TENSORS) or 1
-    return found[::-1][::spacing][::-1]
+    return [*evenly_spaced(found[::-1], MAX_TENSORS)][::-1]

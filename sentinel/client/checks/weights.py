@@ -18,6 +18,7 @@ from sentinel.client.capture.device_copy import is_capturing_graph
 from sentinel.client.capture.grad_sharding import local_part
 from sentinel.client.capture.layer_names import clean_name, module_path
 from sentinel.client.capture.owned_modules import (
+    existing,
     modules_of,
     named_parameters,
     owner_of,
@@ -145,7 +146,7 @@ class WeightUpdates(Check):
             return
         evidence: dict[str, float | str] = {"parameters": float(len(trained))}
         own = {id(each) for each in parameters}
-        leaves = [each for each in self._found_leaves() if id(each) not in own]
+        leaves = [each for each in existing(self._leaves) if id(each) not in own]
         if leaves:
             evidence["modules"] = names_text(module_names(leaves))
         self.set_result("other_tensors" if leaves else "no_gradient", evidence)
@@ -159,7 +160,7 @@ class WeightUpdates(Check):
             for group in optimizer.param_groups
             for each in group["params"]
         }
-        omitted = {id(each) for each in self._found_leaves() if id(each) not in held}
+        omitted = {id(each) for each in existing(self._leaves) if id(each) not in held}
         root = self.training.find_model() if omitted else None
         if root is None:
             return
@@ -183,9 +184,8 @@ class WeightUpdates(Check):
             for at, each in enumerate(parameters)
             if each.requires_grad and each.grad is not None and rates[at] > 0.0
         ]
-        chosen = with_gradient[:: -(-len(with_gradient) // MAX_TENSORS) or 1]
         by_device: dict[Any, tuple[list[int], list[Any], list[Any], list[float]]] = {}
-        for at in chosen:
+        for at in evenly_spaced(with_gradient, MAX_TENSORS):
             weight, gradient = local_part(parameters[at]), local_part(parameters[at].grad)
             if is_sampled(weight) and is_sampled(gradient) and weight.shape == gradient.shape:
                 places, weights, gradients, factors = by_device.setdefault(
@@ -243,9 +243,6 @@ class WeightUpdates(Check):
             self._judge(rate, counts)
 
         self.training.read_vector(counts.flatten(), deliver)
-
-    def _found_leaves(self) -> list[Any]:
-        return [each for each in (known() for known in self._leaves) if each is not None]
 
     def _judge(self, rate: float, counts: Mapping[int, tuple[float, float]]) -> None:
         """Add the counts of one measurement, and report what is known now.
@@ -371,6 +368,15 @@ def sample(tensor: Any, max_elements: int = SAMPLED_ELEMENTS) -> Any:
         spacing -= 1
     count = min(numel, max_elements)
     return tensor.detach().as_strided((count,), (spacing,), tensor.storage_offset())
+
+
+def evenly_spaced(items: Sequence[Any], max_items: int) -> Sequence[Any]:
+    """At most that many of the items, with the first one.
+
+    >>> evenly_spaced([1, 2, 3, 4, 5], 2)
+    [1, 4]
+    """
+    return items[:: -(-len(items) // max_items) or 1]
 
 
 def is_large(size: Any) -> Any:
