@@ -77,6 +77,8 @@ log = logging.getLogger(__name__)
 POLL_INTERVAL_SECONDS = 0.05
 POLLS_PER_GAP = 4
 """Polls in as long as there was no record: the interval grows up to that of scans for rings."""
+ENDED_POLL_INTERVAL_SECONDS = 1.0
+"""Longest poll interval once every rank has ended, until the next attempt begins."""
 MULTI_NODE_POLL_INTERVAL_SECONDS = 0.2
 """Poll interval of a run on several nodes, at which nodes exchange messages too."""
 SNAPSHOT_INTERVAL_SECONDS, MAX_ENTRIES_PER_SNAPSHOT = 30.0, 10_000
@@ -508,7 +510,8 @@ class Agent:
         if self.cluster_role.role in ("head", "follower"):
             return MULTI_NODE_POLL_INTERVAL_SECONDS
         gap = max(0.0, self.clock() - self.idle_since) / POLLS_PER_GAP
-        return min(max(POLL_INTERVAL_SECONDS, gap), SCAN_INTERVAL_SECONDS)
+        longest = ENDED_POLL_INTERVAL_SECONDS if self.source.ended else SCAN_INTERVAL_SECONDS
+        return min(max(POLL_INTERVAL_SECONDS, gap), longest)
 
     def run_once(self) -> None:
         """Read new records, process them, and commit records and results, all in about 0.1 s."""

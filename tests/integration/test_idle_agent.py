@@ -1,11 +1,16 @@
-"""How often an agent polls: as seldom as it scans for rings, where no record arrives."""
+"""How often an agent polls where no record arrives: for scans of rings, or seldom after the end."""
 
 from __future__ import annotations
 
 import pytest
 from support.rank_processes import ranks
 
-from sentinel.agent.main import POLL_INTERVAL_SECONDS, POLLS_PER_GAP, Agent
+from sentinel.agent.main import (
+    ENDED_POLL_INTERVAL_SECONDS,
+    POLL_INTERVAL_SECONDS,
+    POLLS_PER_GAP,
+    Agent,
+)
 from sentinel.config.settings import load_settings
 from sentinel.live.rings import FAILURE_SETTLE_SECONDS, SCAN_INTERVAL_SECONDS
 
@@ -37,13 +42,13 @@ def test_before_the_first_rank_an_agent_polls_as_often_as_it_scans(waits):
     assert set(waits(max_waits=20)) == {SCAN_INTERVAL_SECONDS}
 
 
-def test_a_run_that_ended_a_while_ago_is_polled_as_often_as_is_scanned(waits):
+def test_a_run_that_ended_a_while_ago_is_polled_once_a_second(waits):
     with ranks() as begin:
         begin(0, world=1, steps=5, ending="finished")
         found = waits()
 
     assert found[0] == POLL_INTERVAL_SECONDS
-    assert found[-1] == SCAN_INTERVAL_SECONDS
+    assert found[-1] == ENDED_POLL_INTERVAL_SECONDS
     often = [wait for wait in found if wait <= POLL_INTERVAL_SECONDS]
     assert often == found[: len(often)]
     assert sum(often) >= FAILURE_SETTLE_SECONDS
