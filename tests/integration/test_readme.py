@@ -90,6 +90,7 @@ def test_every_command_of_the_readme_is_tested_here():
         "sentinel status",
         "sentinel notify test",
         "sentinel doctor",
+        "sentinel assets export monitoring --for prometheus --for grafana",
         "sentinel run -- torchrun --nproc-per-node 8 train.py",
         "sentinel preflight -- python train.py",
         "sentinel watch runs/my-run",
@@ -136,6 +137,15 @@ def test_the_settings_block_reaches_the_receiver(folder):
 
 def test_doctor_reports(folder):
     assert sentinel("sentinel doctor").returncode in {0, 1}
+
+
+def test_the_wheel_contains_the_assets(folder):
+    (line,) = (each for each in COMMANDS if each.startswith("sentinel assets"))
+    done = sentinel(line)
+
+    assert done.returncode == 0, done.stderr
+    for path in ("deploy/prometheus/rules.yml", "grafana/dashboards/run-health.json"):
+        assert (folder / "monitoring" / path).read_text() == (ROOT / path).read_text()
 
 
 def test_run_monitors_a_command(folder):

@@ -1,0 +1,210 @@
+"""The options of the deployment files: what a user may change in which of them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+_ADDRESS = r"[\w.-]+:\d{1,5}|\[[0-9A-Fa-f:]+\]:\d{1,5}"
+_DURATION = r"\d+(ms|s|m|h|d)"
+_IMAGE = r"[\w./:@-]+"
+_NAME = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+_PATH = r"/[\w./@%+-]*"
+_QUANTITY = r"\d+(Ki|Mi|Gi|Ti)"
+_URL = r"https?://[\w.:/\[\]-]+"
+
+PROMETHEUS, ALERTMANAGER = (
+    "deploy/prometheus/prometheus.yml",
+    "deploy/alertmanager/alertmanager.yml",
+)
+DATASOURCE = "grafana/provisioning/datasources/prometheus.yaml"
+JOB, COMPOSE = "deploy/kubernetes/job.yaml", "deploy/compose/compose.yaml"
+AGENT_UNIT = "deploy/systemd/sentinel-agent@.service"
+TRAINING_UNIT = "deploy/systemd/sentinel-training@.service"
+
+
+class OptionError(ValueError):
+    """An option that does not exist, or a value that it cannot have."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One value that stands in some of the files.
+
+    `places` are the files and the texts in them that contain it, with `{}` for the value. The files
+    of the repository hold the default. Without one, the lines of a place are comments there, with
+    `example`: they become effective with a value. `pattern` is a regular expression of all values
+    that are valid.
+    """
+
+    name: str
+    default: str
+    meaning: str
+    pattern: str
+    places: tuple[tuple[str, str], ...]
+    example: str = ""
+
+    def fill_in(self, path: str, text: str, value: str) -> str:
+        """The text of the file `path` with this value."""
+        for file, place in self.places:
+            if file == path:
+                text = text.replace(self.present_text(place), place.format(value))
+        return text
+
+    def present_text(self, place: str) -> str:
+        """How a place stands in the files of the repository."""
+        text = place.format(self.default or self.example)
+        return text if self.default else _commented(text)
+
+    def check(self, value: str) -> None:
+        """Raises OptionError if the value is not valid."""
+        if not re.fullmatch(self.pattern, value, re.ASCII):
+            shown = self.default or self.example
+            raise OptionError(f'{self.name} cannot be "{value}"; a valid value is "{shown}".')
+
+
+OPTIONS = (
+    Option(
+        "prometheus.targets",
+        "/etc/prometheus/targets",
+        "directory of the files by which Prometheus discovers the agents",
+        _PATH,
+        ((PROMETHEUS, "{}/*.json"), (COMPOSE, "/targets:{}:ro")),
+    ),
+    Option(
+        "prometheus.alertmanager",
+        "127.0.0.1:9093",
+        "address of Alertmanager",
+        _ADDRESS,
+        ((PROMETHEUS, '"{}"'),),
+    ),
+    Option(
+        "prometheus.interval",
+        "15s",
+        "how often the agents are scraped and the rules are evaluated",
+        _DURATION,
+        (
+            (PROMETHEUS, "  scrape_interval: {0}\n  evaluation_interval: {0}"),
+            (DATASOURCE, "timeInterval: {}"),
+        ),
+    ),
+    Option(
+        "prometheus.token_file",
+        "",
+        "file with the token of the agents, as Prometheus sees it",
+        _PATH,
+        ((PROMETHEUS, "    authorization:\n      credentials_file: {}"),),
+        "/etc/prometheus/secrets/sentinel_token",
+    ),
+    Option(
+        "prometheus.cluster",
+        "",
+        "label `cluster` of everything that this Prometheus sends on",
+        r"[\w.-]+",
+        ((PROMETHEUS, "  external_labels:\n    cluster: {}"),),
+        "a100",
+    ),
+    Option(
+        "alertmanager.slack_url_file",
+        "/etc/alertmanager/secrets/slack_webhook_url",
+        "file with the address of a Slack webhook, as Alertmanager sees it",
+        _PATH,
+        ((ALERTMANAGER, "api_url_file: {}"),),
+    ),
+    Option(
+        "grafana.prometheus_url",
+        "http://127.0.0.1:9090",
+        "address at which Grafana reads Prometheus",
+        _URL,
+        ((DATASOURCE, "url: {}"),),
+    ),
+    Option("kubernetes.run", "grpo-7b", "name of the run, and of the Job", _NAME, ((JOB, "{}"),)),
+    Option(
+        "kubernetes.image",
+        "registry.example.org/training:1.0",
+        "image of the training, with sentinel installed",
+        _IMAGE,
+        ((JOB, "image: {}"),),
+    ),
+    Option(
+        "kubernetes.agent_image",
+        "sentinel:0.2.0",
+        "image of the agent",
+        _IMAGE,
+        ((JOB, "image: {}"),),
+    ),
+    Option(
+        "kubernetes.gpus",
+        "8",
+        "GPUs of the Job, and ranks that it starts",
+        r"[1-9]\d{0,2}",
+        ((JOB, "nvidia.com/gpu: {}"), (JOB, '--nproc-per-node, "{}"')),
+    ),
+    Option(
+        "kubernetes.shared_memory",
+        "16Gi",
+        "shared memory of the ranks and their rings",
+        _QUANTITY,
+        ((JOB, "sizeLimit: {}"),),
+    ),
+    Option(
+        "systemd.user",
+        "training",
+        "user of the trainings and their agents",
+        r"[a-z_][a-z0-9_-]{0,31}",
+        ((AGENT_UNIT, "User={}"), (TRAINING_UNIT, "User={}")),
+    ),
+    Option(
+        "systemd.environment",
+        "/opt/sentinel",
+        "virtual environment in which sentinel is installed",
+        _PATH,
+        ((AGENT_UNIT, "ExecStart={}/bin/"), (TRAINING_UNIT, "ExecStart={}/bin/")),
+    ),
+    Option(
+        "systemd.trainings",
+        "/srv/training",
+        "directory with one directory for each training",
+        _PATH,
+        ((TRAINING_UNIT, "WorkingDirectory={}/%i"),),
+    ),
+    Option(
+        "compose.retention",
+        "30d",
+        "how long Prometheus keeps samples",
+        r"\d+[smhdwy]",
+        ((COMPOSE, "retention.time={}"),),
+    ),
+)
+
+
+def parse_assignment(text: str) -> tuple[str, str]:
+    """Name and value of `NAME=VALUE`.
+
+    Raises OptionError for an unknown name, which it answers with the nearest one, and for a value
+    that is not valid.
+    """
+    name, equals, value = text.partition("=")
+    option = {each.name: each for each in OPTIONS}.get(name)
+    if not equals:
+        raise OptionError(f'"{text}" is not NAME=VALUE.')
+    if option is None:
+        near = get_close_matches(name, [each.name for each in OPTIONS], n=1, cutoff=0.5)
+        hint = f' Did you mean "{near[0]}"?' if near else ""
+        raise OptionError(
+            f'There is no option "{name}".{hint} `sentinel assets list` shows all of them.'
+        )
+    option.check(value)
+    return name, value
+
+
+def _commented(block: str) -> str:
+    r"""Lines of YAML as a comment.
+
+    >>> print(_commented("  authorization:\n    file: x"))
+      # authorization:
+      #   file: x
+    """
+    margin = " " * (len(block) - len(block.lstrip(" ")))
+    return "\n".join(f"{margin}# {line.removeprefix(margin)}" for line in block.split("\n"))

@@ -1,0 +1,69 @@
+"""Each option stands in the files that it is filled into."""
+
+from __future__ import annotations
+
+import pytest
+
+from sentinel.assets.export import TARGETS, rendered_files
+from sentinel.assets.option import OPTIONS, OptionError, parse_assignment
+
+FILES = rendered_files(TARGETS, {})
+OTHER_VALUES = {
+    "prometheus.targets": "/var/lib/targets",
+    "prometheus.alertmanager": "alerts.example.org:9093",
+    "prometheus.interval": "250ms",
+    "prometheus.token_file": "/run/secrets/token",
+    "prometheus.cluster": "h100-west",
+    "alertmanager.slack_url_file": "/run/secrets/slack",
+    "grafana.prometheus_url": "http://prometheus:9090",
+    "kubernetes.run": "dpo-70b",
+    "kubernetes.image": "example.org/train@sha256:0123",
+    "kubernetes.agent_image": "example.org/sentinel:2",
+    "kubernetes.gpus": "4",
+    "kubernetes.shared_memory": "64Gi",
+    "systemd.user": "ml",
+    "systemd.environment": "/srv/venv",
+    "systemd.trainings": "/home/ml/runs",
+    "compose.retention": "90d",
+}
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda each: each.name)
+def test_an_option_replaces_the_default_in_each_of_its_places(option):
+    value = OTHER_VALUES[option.name]
+    filled_in = rendered_files(TARGETS, {option.name: value})
+
+    for path, place in option.places:
+        assert option.present_text(place) in FILES[path]
+        assert option.present_text(place) not in filled_in[path]
+        assert place.format(value) in filled_in[path]
+    places = {path for path, _ in option.places}
+    assert {path for path, text in filled_in.items() if text != FILES[path]} == places
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda each: each.name)
+def test_the_default_of_an_option_changes_nothing(option):
+    option.check(option.default or option.example)
+    if option.default:
+        assert rendered_files(TARGETS, {option.name: option.default}) == FILES
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda each: each.name)
+@pytest.mark.parametrize("value", ["", "a\nb", 'a"b', "a: {b}", "$(a)", "ä b"])
+def test_a_value_that_would_change_the_structure_of_a_file_is_refused(option, value):
+    with pytest.raises(OptionError, match=option.name):
+        parse_assignment(f"{option.name}={value}")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("kubernetes.gpu=4", 'Did you mean "kubernetes.gpus"'),
+        ("kubernetes.gpus", "is not NAME=VALUE"),
+        ("zzz=1", 'There is no option "zzz"'),
+        ("kubernetes.gpus=0", 'a valid value is "8"'),
+    ],
+)
+def test_the_message_about_a_wrong_option_contains_the_remedy(text, message):
+    with pytest.raises(OptionError, match=message):
+        parse_assignment(text)
