@@ -48,7 +48,7 @@ class MetricsEncoder:
             # A malformed Accept header must not fail the scrape.
             encode, content_type = choose_encoder("")
         families = list(registry.collect())
-        ours = [family for family in families if type(family) is Family]
+        ours = [family for family in families if isinstance(family, Family)]
         escaping = getattr(encode, "keywords", {}).get("escaping")
         if escaping not in _ESCAPINGS or len(ours) < len(families):
             return encode(registry), content_type
@@ -95,7 +95,8 @@ def _series_text(family: Family, label_values: LabelValues) -> str:
         f'{name}="{_escape(value)}"'
         for name, value in sorted(family.labels_of(label_values).items())
     )
-    return f"{family.sample_name}{{{labels}}} " if labels else f"{family.sample_name} "
+    name = family.series_name(label_values)
+    return f"{name}{{{labels}}} " if labels else f"{name} "
 
 
 def _escape(label_value: str) -> str:

@@ -87,6 +87,7 @@ class Exposition(Collector):
             run_state, alerts = self._run_state, self._run_state.alerts
             run_state.run = run_state.run or result.record.run
             run_state.update(result.record)
+            run_state.thresholds.update(result.thresholds)
             for notification in result.notifications:
                 alerts.update_notification(notification)
             for incident in result.changed_incidents:

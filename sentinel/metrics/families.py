@@ -73,6 +73,15 @@ def _run_families(build: FamilyBuilder, run_state: RunState) -> Iterator[Family]
     yield build.counter(
         "sentinel_checkpoints", "Checkpoint saves seen.", run_state.checkpoint_count
     )
+    yield run_state.step_times.family(
+        "sentinel_step_time_seconds", SIGNALS["step_time"].help, build.run
+    )
+    yield build.counter(
+        "sentinel_run_time_seconds",
+        "Time of the run by what it is used for; the sum is the wall time.",
+        run_state.time_use.seconds,
+        "activity",
+    )
     if not isnan(run_state.last_step_time):
         yield build.gauge(
             "sentinel_last_step_timestamp_seconds",
@@ -223,6 +232,7 @@ def _alert_families(
         "detector",
         "severity",
     )
+    yield from _threshold_families(build, run_state)
     names = sorted({name for name, _ in pairs})
     acknowledged = {
         i.key.detector for i in alerts.open_incidents.values() if suppression.acknowledgement(i)
@@ -238,6 +248,28 @@ def _alert_families(
         "1 while the detector's alert is acknowledged.",
         {name: name in acknowledged for name in names},
         "detector",
+    )
+
+
+def _threshold_families(build: FamilyBuilder, run_state: RunState) -> Iterator[Family]:
+    thresholds = {
+        (detector, signal): threshold
+        for detector, (signal, threshold) in sorted(run_state.thresholds.items())
+        if signal in run_state.signals
+    }
+    yield build.gauge(
+        "sentinel_detector_value",
+        "Newest value of the signal that the detector compares with its threshold.",
+        {pair: run_state.signals[pair[1]] for pair in thresholds},
+        "detector",
+        "signal",
+    )
+    yield build.gauge(
+        "sentinel_detector_threshold",
+        "Value of the signal from which on the detector would find a problem.",
+        thresholds,
+        "detector",
+        "signal",
     )
 
 

@@ -19,7 +19,8 @@ _SUFFIXES = {"counter": "_total", "info": "_info"}
 class Family(Metric):
     """Values by the values of `labels`; all have the label `run` too, unless that is None.
 
-    `type` is "gauge", "counter" or "info", and `name` is without the suffix of its samples. Making
+    `type` is "gauge", "counter", "info" or, in a subclass, "histogram", and `name` is without the
+    suffix of its samples. Making
     a `Sample` of each value takes longer than writing it, so the encoder reads `values`. The name,
     a constant, is not validated at each scrape.
     """
@@ -46,6 +47,10 @@ class Family(Metric):
         """The name of each sample."""
         return self.name + _SUFFIXES.get(self.type, "")
 
+    def series_name(self, label_values: LabelValues) -> str:  # noqa: ARG002 - of a histogram it differs
+        """The name of the sample with these values."""
+        return self.sample_name
+
     def labels_of(self, label_values: LabelValues) -> dict[str, str]:
         """All labels of the sample with these values."""
         texts = (label_values,) if isinstance(label_values, str) else label_values
@@ -56,5 +61,7 @@ class Family(Metric):
     @cached_property
     def samples(self) -> list[Sample]:  # type: ignore[override]
         """The samples, for readers other than the encoder."""
-        name = self.sample_name
-        return [Sample(name, self.labels_of(key), value) for key, value in self.values.items()]
+        return [
+            Sample(self.series_name(key), self.labels_of(key), value)
+            for key, value in self.values.items()
+        ]

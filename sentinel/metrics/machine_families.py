@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from sentinel.metrics.family import Family
@@ -29,16 +30,17 @@ def machine_families(machine: NodeMeasurements, run: str) -> Iterator[Family]:
 
 
 def _gpu_families(build: FamilyBuilder, machine: NodeMeasurements) -> Iterator[Family]:
-    rows = []
+    rows, node = [], sanitize_label(os.uname().nodename)
     for gpu in machine.gpus:
         ranks = ",".join(map(str, machine.ranks_by_gpu.get(gpu.index, ())))
         texts = map(sanitize_label, (gpu.name, gpu.uuid, ranks))
-        rows.append((str(gpu.index), *texts))
+        rows.append((str(gpu.index), node, *texts))
     yield build.info(
         "sentinel_gpu",
-        "Name and UUID of the GPU, and the ranks on it.",
+        "Node, name and UUID of the GPU, and the ranks on it.",
         rows,
         "gpu",
+        "node",
         "name",
         "uuid",
         "ranks",

@@ -30,6 +30,7 @@ from sentinel.web.auth import HEALTH_PATH, MAX_HEADER_BYTES, AuthMiddleware
 from sentinel.web.connections import ConnectionAcceptor, TimedH11Protocol
 from sentinel.web.responses import answer_error
 from sentinel.web.runbooks import runbook_index, runbook_page
+from sentinel.web.service_discovery import answer_targets
 
 log = logging.getLogger(__name__)
 
@@ -175,6 +176,7 @@ def build_app(server: WebServer) -> ASGIApp:
     routes = [
         Route(HEALTH_PATH, healthy),
         Route("/-/ready", ready),
+        Route("/sd", answer_targets),
         Route("/runbooks/", runbook_index),
         Route("/runbooks/{name}", runbook_page),
         *server.site.routes(write_token),

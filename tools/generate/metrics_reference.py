@@ -103,7 +103,24 @@ exp(-d) - 1 + d. The run metadata `kl_estimator` and `kl_reduction` override thi
 _GROUP_TEXTS = MappingProxyType({"KL divergence": _KL_TEXT, "Reward and preference": _REWARD_TEXT})
 
 _OWN_METRICS_HEADING = """\
-## Metrics of the run state and of sentinel"""
+## Metrics of the run state and of sentinel
+
+Every series has the label `run`, the id of the run. A restart with the same id, as of a requeued
+job or with `SENTINEL_RUN_ID`, continues the series; a run with an id of its own adds as many series
+as `scrape_series_added` shows for its agent.
+
+Goodput is the share of productive time. Of the last hour, and of the whole run:
+
+    sum without (activity) (rate(sentinel_run_time_seconds_total{activity="productive"}[1h]))
+      / sum without (activity) (rate(sentinel_run_time_seconds_total[1h]))
+    sum without (activity) (sentinel_run_time_seconds_total{activity="productive"})
+      / sum without (activity) (sentinel_run_time_seconds_total)
+
+`startup` is the time from the start of an attempt to its first step, `down` that between attempts.
+`evaluation` and `checkpoint` are declared phases, else the time from a step to the event of an
+evaluation or a checkpoint. `stalled` is time in which `run_stalled` fires, from the last step on.
+`lost` are steps that are done again after a restart, and a last step that did not complete.
+The counters begin at 0 when an agent is started again."""
 
 
 def metrics_page(docs: Iterable[DetectorDoc]) -> str:

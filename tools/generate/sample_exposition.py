@@ -14,7 +14,7 @@ from sentinel.model.finding import Finding, Severity
 from sentinel.model.incident import Incident, IncidentKey
 from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import WHOLE_RUN, Event, Record
-from sentinel.pipeline.engine import Result
+from sentinel.pipeline.engine import Result, Threshold
 from sentinel.signals.hardware import GPU_SIGNALS, HOST_SIGNALS, Gpu, NodeMeasurements
 from sentinel.signals.kl import KlKind, kl_kind_attribute
 
@@ -68,6 +68,7 @@ def _incident_result() -> Result:
         Record("run", WHOLE_RUN, 1, 1.0, Event.PHASE),
         notifications=(notification,),
         case_notifications=(notification,),
+        thresholds={"any": Threshold("global_step", 1.0)},
     )
 
 

@@ -30,6 +30,7 @@ from sentinel.model.finding import Severity
 from sentinel.model.incident import IncidentState
 from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import Event
+from sentinel.pipeline.engine import Threshold
 
 
 def test_before_the_first_record_only_the_version_is_exported():
@@ -101,6 +102,39 @@ def test_signals_are_exported_with_their_spread_over_ranks():
 
 
 @pytest.mark.fault("H6")
+def test_step_times_are_a_histogram():
+    steps = (step_result(step, step_time=value) for step, value in enumerate((0.3, 0.5, 7.0, nan)))
+    # Without a measured time it is that between two records.
+    shown = samples(make_exposition(*steps, step_result(step=8, loss=1.0)))
+
+    name = "sentinel_step_time_seconds"
+    buckets = {le: shown[f"{name}_bucket", le] for le in ("0.25", "0.5", "2.5", "5.0", "+Inf")}
+    assert buckets == {"0.25": 0.0, "0.5": 2.0, "2.5": 2.0, "5.0": 3.0, "+Inf": 4.0}
+    assert (shown[f"{name}_count",], shown[f"{name}_sum",]) == (4.0, 12.8)
+
+
+def test_a_detector_with_a_threshold_is_exported_with_the_value_that_it_compares():
+    thresholds = {"kl_blowup": Threshold("kl_ref", 1.5), "loss_spike": Threshold("loss", 4.0)}
+    exposition = make_exposition(
+        replace(step_result(kl_ref=0.2), thresholds=thresholds), step_result(kl_ref=0.3)
+    )
+    shown = samples(exposition)
+
+    assert shown["sentinel_detector_value", "kl_blowup", "kl_ref"] == 0.3
+    assert shown["sentinel_detector_threshold", "kl_blowup", "kl_ref"] == 1.5
+    # The loss has no value yet.
+    assert ("sentinel_detector_threshold", "loss_spike", "loss") not in shown
+
+
+def test_the_time_of_the_run_is_a_counter_of_each_activity():
+    start = make_result(Event.START, step=0, attributes={"framework": "trl"})
+    shown = samples(make_exposition(start, step_result(3), step_result(5)))
+
+    assert shown["sentinel_run_time_seconds_total", "startup"] == 3.0
+    assert shown["sentinel_run_time_seconds_total", "productive"] == 2.0
+    assert shown["sentinel_run_time_seconds_total", "lost"] == 0.0
+
+
 def test_nan_and_infinity_are_exported():
     shown = samples(make_exposition(step_result(loss=nan, grad_norm=inf)))
 

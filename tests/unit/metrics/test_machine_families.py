@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 from prometheus_client import generate_latest
 from support.expositions import samples
@@ -46,7 +47,7 @@ def test_every_gpu_has_a_series_of_each_measured_signal():
     assert shown["sentinel_gpu_xid", "1"] == 79.0
     assert ("sentinel_gpu_power_watts", "1") not in shown
     assert (shown["sentinel_gpu_up", "0"], shown["sentinel_gpu_up", "1"]) == (1.0, 0.0)
-    assert shown["sentinel_gpu_info", "0", "H100", "4", "GPU-a"] == 1.0
+    assert shown["sentinel_gpu_info", "0", "H100", os.uname().nodename, "4", "GPU-a"] == 1.0
     assert shown["sentinel_gpu_throttle_reason", "0", "power_cap"] == 1.0
 
 

@@ -63,6 +63,24 @@ def test_serves_the_metrics_of_the_run_in_both_formats(serve, get):
     assert openmetrics.text.endswith("# EOF\n")
 
 
+def test_the_agents_of_the_home_directory_are_listed_for_http_discovery(
+    serve, get, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("SENTINEL_HOME", str(tmp_path))
+    url = serve() + "/sd"
+    assert get(url).json() == []
+
+    groups = [{"targets": [f"127.0.0.1:{port}"], "labels": {}} for port in (13130, 13131)]
+    (tmp_path / "targets").mkdir()
+    for name, group in zip("ab", groups, strict=True):
+        (tmp_path / "targets" / f"{name}.json").write_text(json.dumps([group]))
+    (tmp_path / "targets" / "c.json").write_text("[{")
+    answer = get(url)
+
+    assert answer.json() == groups
+    assert answer.headers["content-type"] == "application/json"
+
+
 @pytest.mark.parametrize(
     "accept",
     ["application/openmetrics-text; version=x", "text/plain; version=1.0.0; escaping=odd", ",;=,"],
