@@ -349,6 +349,8 @@ class RunProcessor:
                 consumer.update(Result(record))
             # An agent that was killed at that point may not have written the outcome.
             self.stop_record = record if record.event is Event.STOP else None
+        # After these records, whose time it includes.
+        self.exposition.set_time_use(self.pipeline.time_use)
         self.exposition.set_counts(
             self.history.event_count(Event.STEP), self.history.event_count(Event.SAVE)
         )
@@ -366,6 +368,7 @@ class RunProcessor:
         """Rebuild the state of the pipeline; the consequences of these entries are stored."""
         for entry in self.journal.entries_since_snapshot(self.run):
             for result in self.pipeline.process(entry):
+                self.pipeline.time_use.update(result.record, is_stalled=False)
                 # A TRAINING dropped the baseline; the one chosen by its metadata is recorded.
                 if self.baseline_memory is not None and result.record.event is Event.METADATA:
                     self.baseline_memory.restore()

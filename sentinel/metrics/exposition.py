@@ -35,6 +35,7 @@ from sentinel.model.notification import Notification
 from sentinel.model.record_batch import RecordBatch
 from sentinel.model.storage_state import OK, STORAGE_MODES, StorageState
 from sentinel.pipeline.engine import Result
+from sentinel.pipeline.time_use import TimeUse
 from sentinel.signals.coverage import Coverage
 from sentinel.signals.hardware import NodeMeasurements
 from sentinel.store.silences import Suppression
@@ -110,6 +111,11 @@ class Exposition(Collector):
             for incident in incidents:
                 self._run_state.run = self._run_state.run or incident.key.run
                 self._run_state.alerts.open_incidents[incident.name] = incident
+
+    def set_time_use(self, time_use: TimeUse) -> None:
+        """Continue with the use of time of the last agent, which `update` changes."""
+        with self._lock:
+            self._run_state.time_use = time_use
 
     def set_start_time(self, time: float) -> None:
         """Set the time of the first record of the run (epoch seconds)."""

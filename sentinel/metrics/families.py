@@ -73,8 +73,8 @@ def _run_families(build: FamilyBuilder, run_state: RunState) -> Iterator[Family]
     yield build.counter(
         "sentinel_checkpoints", "Checkpoint saves seen.", run_state.checkpoint_count
     )
-    yield run_state.step_times.family(
-        "sentinel_step_time_seconds", SIGNALS["step_time"].help, build.run
+    yield build.histogram(
+        "sentinel_step_time_seconds", SIGNALS["step_time"].help, run_state.time_use.step_times
     )
     yield build.counter(
         "sentinel_run_time_seconds",

@@ -65,3 +65,19 @@ class Family(Metric):
             Sample(self.series_name(key), self.labels_of(key), value)
             for key, value in self.values.items()
         ]
+
+
+_TOTALS = ("count", "sum")
+
+
+class HistogramFamily(Family):
+    """Values by the bound of a bucket, the label `le`, and those of `count` and `sum`."""
+
+    def series_name(self, label_values: LabelValues) -> str:
+        """The name of the series of a bucket, of the sum or of the count."""
+        return f"{self.name}_{label_values if label_values in _TOTALS else 'bucket'}"
+
+    def labels_of(self, label_values: LabelValues) -> dict[str, str]:
+        """All labels: of a bucket with its bound."""
+        run = {} if self.run is None else {"run": self.run}
+        return run if label_values in _TOTALS else {**run, "le": str(label_values)}

@@ -6,7 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sentinel.metrics.family import Family
+from prometheus_client.utils import floatToGoString
+
+from sentinel.metrics.family import Family, HistogramFamily, LabelValues
+from sentinel.stats.histogram import Histogram
 
 Samples = (
     float
@@ -30,6 +33,15 @@ class FamilyBuilder:
     def counter(self, name: str, help_: str, samples: Samples, *labels: str) -> Family:
         """A counter with these samples; `name` is without `_total`."""
         return self._build(name, help_, "counter", samples, labels)
+
+    def histogram(self, name: str, help_: str, histogram: Histogram) -> Family:
+        """The buckets, the sum and the number of observations."""
+        bounds = [*map(floatToGoString, histogram.bounds), "+Inf"]
+        values: dict[LabelValues, float] = dict(
+            zip(bounds, histogram.cumulative_counts(), strict=True)
+        )
+        values |= {"count": sum(histogram.counts), "sum": histogram.total}
+        return HistogramFamily(name, help_, "histogram", self.run, ("le",), values)
 
     def info(self, name: str, help_: str, rows: Iterable[tuple[str, ...]], *labels: str) -> Family:
         """A sample of value 1 for each row of label values; `name` is without `_info`."""

@@ -11,13 +11,12 @@ from dataclasses import dataclass, field, replace
 from math import isfinite, isnan, nan
 
 from sentinel.metrics.alert_state import AlertState
-from sentinel.metrics.histogram import STEP_TIME_BOUNDS, Histogram
 from sentinel.metrics.label import sanitize_label
 from sentinel.metrics.rank_selection import RankSelection, RankState
 from sentinel.metrics.reported_metadata import ReportedMetadata
-from sentinel.metrics.time_use import TimeUse
 from sentinel.model.record import TRAINING_KEY, WHOLE_RUN, Event, Record, Spread
 from sentinel.model.record_batch import RecordBatch
+from sentinel.pipeline.time_use import TimeUse
 from sentinel.signals.catalogue import POSITION_KEYS, SIGNALS, WEIGHT_KEY
 from sentinel.signals.coverage import Coverage
 from sentinel.signals.kl import KL_SIGNALS, KlKind, kl_kind_attribute
@@ -77,7 +76,6 @@ class RunState:
     signal_steps: dict[str, int] = field(default_factory=dict)
     """The steps of these values."""
     spreads: dict[str, Spread] = field(default_factory=dict)
-    step_times: Histogram = field(default_factory=lambda: Histogram(STEP_TIME_BOUNDS))
     time_use: TimeUse = field(default_factory=TimeUse)
     thresholds: dict[str, tuple[str, float]] = field(default_factory=dict)
     """Signal and threshold by the detector that last stated one."""
@@ -103,7 +101,6 @@ class RunState:
             signals=self.signals.copy(),
             signal_steps=self.signal_steps.copy(),
             spreads=self.spreads.copy(),
-            step_times=self.step_times.copy(),
             time_use=self.time_use.copy(),
             thresholds=self.thresholds.copy(),
             logged=self.logged.copy(),
@@ -187,9 +184,6 @@ class RunState:
         self.step = int(global_step) if isfinite(global_step) else record.step
         if record.event is Event.STEP:
             self.step_count += 1
-            step_time = record.values.get("step_time", record.time - self.last_step_time)
-            if isfinite(step_time):
-                self.step_times.observe(step_time)
             self.last_step_time = record.time
             self.rank_selection.update_weights(record)
             # The last steps of a run may be read after its end.

@@ -32,6 +32,7 @@ from sentinel.pipeline.incidents import IncidentBook
 from sentinel.pipeline.onset_request import OnsetRequest, RecentSignals
 from sentinel.pipeline.run_baselines import RunBaselines
 from sentinel.pipeline.snapshot import SnapshotError, deserialize, serialize
+from sentinel.pipeline.time_use import TimeUse
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +55,7 @@ class PipelineState:
     error_counts: dict[str, int]
     baselines: dict[str, RunBaselines]
     signals: dict[str, RecentSignals]
+    time_use: TimeUse
 
 
 class Pipeline:
@@ -73,6 +75,8 @@ class Pipeline:
         self.trainings = TrainingTracker()
         self.samples = TextSampleAggregator()
         self.layers = LayerAggregator(counters)
+        self.time_use = TimeUse()
+        """For the agent, which updates it: a replay does not need it."""
         incident_book = IncidentBook() if incident_book is None else incident_book
         self.engine = Engine(detector_factories, incident_book, CaseBook(causes or {}))
 
@@ -178,6 +182,7 @@ class Pipeline:
             self.engine.error_counts,
             self.engine.baselines,
             self.engine.signals,
+            self.time_use,
         )
         try:
             return serialize(state)
@@ -209,6 +214,7 @@ class Pipeline:
         self.engine.incident_book, self.engine.case_book.runs = book, state.cases
         self.engine.detectors, self.engine.error_counts = state.detectors, state.error_counts
         self.engine.baselines, self.engine.signals = state.baselines, state.signals
+        self.time_use = state.time_use
         return True
 
     @cached_property

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.metrics.time_use import ACTIVITIES, TimeUse
 from sentinel.model.record import STATE_LOADED_KEY, WHOLE_RUN, Event, Record
+from sentinel.pipeline.time_use import ACTIVITIES, TimeUse
 
 
 class Course:

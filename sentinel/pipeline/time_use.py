@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from math import inf
+from math import inf, isfinite, nan
 from statistics import median
 
 from sentinel.aggregate.trainings import RESUME_KEYS
@@ -21,10 +21,17 @@ from sentinel.model.record import (
     WHOLE_RUN,
     Record,
 )
+from sentinel.stats.histogram import Histogram
 
 ACTIVITIES = ("startup", "productive", "evaluation", "checkpoint", "stalled", "lost", "down")
 """Startup is until the first step of an attempt; productive are steps; lost are steps that are done
 again, and a last one that did not complete; down is between attempts."""
+
+STEP_TIME_BOUNDS = (
+    *(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+    *(25.0, 50.0, 100.0, 250.0, 500.0, 1000.0),
+)
+"""Upper bounds in seconds: from a small model to a step of RL with long generations."""
 
 _EVENTS = {SAVE: "checkpoint", EVAL: "evaluation"}
 _PHASE_PARTS = {
@@ -50,6 +57,8 @@ class TimeUse:
     """
 
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(ACTIVITIES, 0.0))
+    step_times: Histogram = field(default_factory=lambda: Histogram(STEP_TIME_BOUNDS))
+    """The measured step times, or else the productive seconds of each step."""
     _since: float = inf
     """Time up to which all is attributed; infinite before the first record."""
     _has_step: bool = False
@@ -111,6 +120,9 @@ class TimeUse:
         is_lost = record.step <= self._repeated_until
         activity = ("lost" if is_lost else "productive") if self._has_step else "startup"
         self.seconds[activity] += seconds
+        step_time = record.values.get("step_time", seconds if self._has_step else nan)
+        if isfinite(step_time):
+            self.step_times.observe(step_time)
         self._has_step = self._is_running = True
 
     def _update_phase(self, record: Record) -> None:
@@ -137,5 +149,5 @@ class TimeUse:
         return seconds
 
     def copy(self) -> TimeUse:
-        """A copy of the seconds."""
-        return TimeUse(self.seconds.copy())
+        """A copy of the seconds and of the step times."""
+        return TimeUse(self.seconds.copy(), self.step_times.copy())
