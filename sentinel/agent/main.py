@@ -39,6 +39,7 @@ from sentinel.live.rings import (
     remove_stale_rings,
 )
 from sentinel.metrics.cluster_families import head_address
+from sentinel.metrics.otlp import OtlpExporter
 from sentinel.model.counters import Counters
 from sentinel.model.record import Event, Record
 from sentinel.model.record_batch import RecordOrBatch, coalesce
@@ -354,6 +355,7 @@ class Agent:
         """The services in the order in which they start; they stop in the opposite order."""
         reports, dispatcher, samples = self.report_sender, self.dispatcher, self.sample_poller
         onset_worker, ping = self.processor.onset_worker, self.processor.health_ping
+        exporter = OtlpExporter(self.processor.exposition.registry, self.counters, self.run)
         return (
             Service(stop=self.source.close),
             Service(self._listen, stop=self.server.stop),
@@ -365,6 +367,7 @@ class Agent:
             Service(poll=self._serve_buttons, stop=self.slack_buttons.stop),
             *([] if samples is None else [Service(stop=samples.stop)]),
             Service(self.node_metrics.start, stop=self.node_metrics.stop),
+            *([Service(exporter.start, stop=exporter.stop)] if self.settings.otlp else []),
             Service(stop=self.cluster_role.stop),
             Service(summary_writer.start, stop=summary_writer.stop),
             # A receiver that it waits for responds while the others stop.

@@ -173,7 +173,8 @@ class Settings(BaseModel):
     `keys` are logged keys, each with the signal that it stands for. With `baselines` the run starts
     from the trajectories of healthy runs with the same configuration, and stores its own. `actions`
     are the commands that are sent to the trainer. `targets_group` is the group, by name or id, of a
-    Prometheus of another user, which may then read `targets/`. `cluster` is for runs on several
+    Prometheus of another user, which may then read `targets/`. With `otlp`, metrics are sent to an
+    OpenTelemetry collector too. `cluster` is for runs on several
     nodes, `privacy` limits which texts are stored, and `history` how much is stored. `drill` is set
     by `sentinel chaos`: every notification is marked as a drill; `preflight` by `sentinel
     preflight`: no notification is sent.
@@ -210,6 +211,7 @@ class Settings(BaseModel):
     keys: dict[str, str] = Field(default_factory=dict)
     baselines: bool = True
     targets_group: str = ""
+    otlp: bool = False
     actions: dict[str, list[Literal["checkpoint", "stop"]]] = Field(default_factory=dict)
     cluster: ClusterSettings = Field(default_factory=lambda: ClusterSettings(head="", token=None))
     privacy: PrivacySettings = Field(default_factory=PrivacySettings)

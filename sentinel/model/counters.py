@@ -33,6 +33,9 @@ COUNTER_FAMILIES = (
         "sentinel_sink_reports_total", "outcome", "Reports attached to the ends of cases."
     ),
     CounterFamily(
+        "sentinel_otlp_exports_total", "outcome", "Exports to an OpenTelemetry collector."
+    ),
+    CounterFamily(
         "sentinel_head_connection_rejected_total",
         "reason",
         "Messages from other agents that were rejected.",

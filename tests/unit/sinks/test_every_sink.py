@@ -32,7 +32,7 @@ SETTINGS = {
 }
 """Settings that a sink needs besides its secrets."""
 
-SENDING_PLAIN_TEXT = {"alertmanager", "command", "email", "pagerduty", "webhook"}
+SENDING_PLAIN_TEXT = {"alertmanager", "command", "email", "otlp", "pagerduty", "webhook"}
 """Sinks whose receivers do not interpret text."""
 
 
