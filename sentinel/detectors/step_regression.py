@@ -14,7 +14,8 @@ Formula
     warning  = back for two consecutive records of a log, by at least `strides` times its usual
                interval; or short; or stalled. In a log a resume leaves no other trace
     info     = back in a log again within `MIN_RECORDS_APART` records: several processes write it,
-               or the run restarts often. Nothing is reported once the number has twice jumped from
+               or the run restarts often; or back to its first steps again: the log holds several
+               trainings. Nothing is reported once the number has twice jumped from
                behind its maximum to above it: then two processes write the log in turns
 
 Units
@@ -83,7 +84,7 @@ class StepRegression(DetectorDefaults):
         self._regressed_to = 0.0
         self._onset_step: int | None = None
         self._behind_count = 0
-        self._is_new_training = False
+        self._is_new_training = self._has_several_trainings = False
         self._stride: float | None = None
         self._records_since_regression = MIN_RECORDS_APART
         self._beyond_count = 0
@@ -188,6 +189,7 @@ class StepRegression(DetectorDefaults):
 
     def _end_regression(self, *, is_reported: bool = False) -> None:
         self._onset_step, self._behind_count, self._beyond_count = None, 0, 0
+        self._has_several_trainings |= self._is_new_training
         self._is_new_training = False
         if is_reported:
             self._records_since_regression = 0
@@ -212,7 +214,8 @@ class StepRegression(DetectorDefaults):
         if self._has_optimizer_steps:
             severity, restart = Severity.CRITICAL, "without a restart"
         else:
-            is_repeated = self._records_since_regression < MIN_RECORDS_APART
+            is_known = self._is_new_training and self._has_several_trainings
+            is_repeated = is_known or self._records_since_regression < MIN_RECORDS_APART
             severity = Severity.INFO if is_repeated else Severity.WARNING
             restart = "without a recorded restart"
         return Finding(

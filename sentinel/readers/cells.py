@@ -10,18 +10,21 @@ from sentinel.signals.key_words import infer_signal
 
 SEPARATORS = (",", "\t", ";")
 COUNT_COLUMNS = (
-    "steps",
     "total/steps",
     "misc/total_timesteps",
-    "timesteps",
     "totalenvinteracts",
     "total/episodes",
     "episode",
     "episodes",
+    "steps",
+    "timesteps",
     "total/epochs",
     "epochs",
 )
-"""Columns that count the rows of a table where it has none of STEP_KEYS, best first."""
+"""Columns that count the rows of a table where it has none of STEP_KEYS, best first.
+
+Beside the number of an episode, `steps` or `timesteps` may be those of that episode alone.
+"""
 COMMENT = "#% "
 """What a header may begin with, as numpy and gnuplot write it."""
 _DECIMAL_COMMA = re.compile(r"^([+-]?\d*),(\d+(?:[eE][+-]?\d+)?)$")

@@ -440,6 +440,9 @@ class ConsoleParser:
         elif bar > written.step:
             written.interval = bar - written.bar if written.count == 1 else 1
             written.bar, written.step, written.count = bar, bar, 0
+        elif bar < written.bar:
+            # The bar of another training, in the same output.
+            written = self.dict_steps[kind] = _WrittenDicts(bar, bar)
         else:
             # Several dicts were written at once.
             written.step += written.interval

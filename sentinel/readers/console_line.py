@@ -268,13 +268,26 @@ def _parse_position(text: str, line: ConsoleLine) -> tuple[str, bool]:
         line.held_out = _HELD_OUT.fullmatch(match["mode"] or "") is not None
         text = f"{text[: match.start()]} ; {text[match.end() :]}"
     if match := _STEP.search(text):
-        line.step = float(match["step"].replace(",", ""))
         words.append(match["word"])
+        number, inner = match["step"].replace(",", ""), _STEP.search(text, match.end())
+        if line.epoch is None and inner is not None and inner["total"]:
+            # A pass over the data, also called an iteration, and its batch: "iteration 3 step 1/9".
+            line.epoch = float(number)
+            line.counter = int(inner["step"].replace(",", "")), int(inner["total"])
+            text = f"{text[: inner.start()]} ; {text[inner.end() :]}"
+        else:
+            line.step = float(number)
         text = f"{text[: match.start()]} ; {text[match.end() :]}"
-    if match := _BATCH.search(text):
+    if (match := _BATCH.search(text)) and not _is_batch_size(text, match):
         line.counter = int(match["part"]), int(match["whole"] or 0)
         text = f"{text[: match.start()]} ; {text[match.end() :]}"
     return text, any(word[-1] in "sS" for word in words)
+
+
+def _is_batch_size(text: str, batch: re.Match[str]) -> bool:
+    """Whether the number of a batch is its size: a counter and metrics come before it."""
+    counter = None if batch["whole"] else _COUNTER.search(text, 0, batch.start())
+    return counter is not None and _PAIR.search(text, counter.end(), batch.start()) is not None
 
 
 def _parse_pairs(text: str, line: ConsoleLine) -> str:

@@ -2,7 +2,8 @@
 
 Columns are separated by spaces, tabs, commas or semicolons. Those without a name are `column_1`,
 `column_2` and so on, and `[keys]` in the settings says what they are. A first column of integers
-that grow is the step; else rows are counted.
+that grow is the step; else rows are counted. The columns r, l and t of the Monitor wrapper of Gym
+environments have no step either: a row is one episode.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ IS_FALLBACK = True
 
 MIN_LINES = 8
 """Lines of as many numbers one after another that show columns: a printed matrix is smaller."""
+
+MONITOR_COLUMNS = {"r": "episode_reward", "l": "episode_length", "t": "seconds"}
+"""What the first columns of a Monitor file are, which its header names by a letter each."""
 
 _NAME = re.compile(r"[A-Za-z_][^:=]{0,79}$")
 _WIDE = re.compile(r"[\t,;]|\s\s")
@@ -112,6 +116,9 @@ def _describe(block: list[list[float]], header: str, line: int) -> Columns:
     is_named = is_table and len({*names}) == count == len(names) and all(map(_NAME.match, names))
     if not is_named:
         names = [f"column_{at}" for at in range(1, count + 1)]
+    if names[: len(MONITOR_COLUMNS)] == [*MONITOR_COLUMNS]:
+        names[: len(MONITOR_COLUMNS)] = MONITOR_COLUMNS.values()
+        return Columns(line, tuple(names), has_step=False, is_named=is_named)
     has_step = count > 1 and all(
         earlier < later and later.is_integer()
         for earlier, later in pairwise([first[0] - 1, *first])

@@ -47,10 +47,10 @@ _OTHER_QUANTITY = frozenset({
 """Words that make a key another quantity than its noun."""
 
 _EPISODE = frozenset({
-    "rollout", "rollouts", "env", "envs", "environment", "runner", "runners", "sampler", "episode",
-    "episodes", "episodic", "ep", "eps", "game", "games", "agent", "policy", "collect", "collector",
-    "worker", "workers", "total", "sum", "cum", "cumulative", "accumulated", "undiscounted",
-    "discounted",
+    "rollout", "rollouts", "env", "envs", "environment", "sim", "runner", "runners", "sampler",
+    "episode", "episodes", "episodic", "ep", "eps", "game", "games", "agent", "policy", "collect",
+    "collector", "worker", "workers", "total", "sum", "cum", "cumulative", "accumulated",
+    "undiscounted", "discounted",
     "extrinsic", "task", "true", "trajectory", "traj", "normalized", "normalised", "d4", "rl",
     "sample", "samples", "sampled", "overall", "objective", "generation", "actor",
 })  # fmt: skip

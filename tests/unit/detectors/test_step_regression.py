@@ -199,3 +199,19 @@ def test_a_training_that_a_log_shows_by_its_steps_is_no_excuse():
     before, after = [*before], [*after]
     assert findings([*before, by_steps, *after])
     assert findings([*before, begins, *after]) == []
+
+
+def test_only_the_first_of_several_trainings_in_a_log_is_a_warning():
+    by_steps = event(Event.TRAINING, 1, training_number=2.0, steps_started_over=1.0)
+    training = [*steps(global_step=[float(step) for step in range(1, 150)])]
+    resumed = [*steps(global_step=[float(step) for step in range(80, 250)])]
+    detector = StepRegression()
+    outputs = [
+        (record, update_detector(detector, record))
+        for record in [*training, by_steps, *training, by_steps, *training, *resumed]
+    ]
+    found = [(int(r.values["global_step"]), o) for r, o in outputs if isinstance(o, Finding)]
+    severities = [finding.severity for step, finding in found if step == 3]
+
+    assert severities == [None, Severity.INFO]
+    assert {finding.severity for step, finding in found if step > 80} == {None}

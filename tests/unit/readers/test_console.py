@@ -245,3 +245,47 @@ def test_a_bare_history_is_read(tmp_path):
 
     assert [r.step for r in reader if r.event is Event.STEP] == [10, 20]
     assert reader.skipped == 1
+
+
+def test_a_batch_size_behind_the_metrics_is_no_position():
+    sized = rows("".join(f"[{n:04}/900] | loss 0.{n} | batch 16\n" for n in (10, 20, 30)))
+    counted = rows("".join(f"[3/10] batch {n}: loss 0.{n}\n" for n in (10, 20, 30)))
+
+    assert [row["step"] for row in sized] == [10, 20, 30]
+    assert [row["step"] for row in counted] == [10, 20, 30]
+
+
+def test_a_step_within_an_iteration_over_the_data_is_added_up():
+    found = rows(
+        "".join(
+            f"iteration:{epoch} step:{batch}/50, loss: {2 - epoch / 10:.2f}\n"
+            for epoch in (1, 2, 3)
+            for batch in (20, 40)
+        )
+    )
+
+    assert [row["step"] for row in found] == [20, 40, 70, 90, 120, 140]
+    assert [row["epoch"] for row in found] == [1, 1, 2, 2, 3, 3]
+
+
+def training_with_bar(total, interval=10):
+    """What transformers prints of a training: bars, and dicts without a step."""
+    for step in range(interval, total + 1, interval):
+        yield f"{100 * step // total:3}%|##| {step}/{total} [00:01<00:01, 1.0it/s]"
+        yield f"{{'loss': {2.0 - step / total:.3f}, 'epoch': {step / total:.2f}}}"
+
+
+def test_the_bar_of_a_second_training_starts_the_steps_over():
+    one = [*training_with_bar(50)]
+
+    assert [row["step"] for row in rows("\n".join(one))] == [10, 20, 30, 40, 50]
+    assert [row["step"] for row in rows("\n".join(one + one))] == [10, 20, 30, 40, 50] * 2
+
+
+def test_dicts_that_were_written_at_once_keep_their_interval():
+    lines = [*training_with_bar(60)]
+    bars, dicts = lines[0::2], lines[1::2]
+    buffered = [*bars[:2], *dicts[:2], *bars[2:4], *dicts[2:4], *bars[4:], *dicts[4:]]
+    steps = [row["step"] for row in rows("\n".join(buffered))]
+
+    assert steps == sorted(steps)

@@ -57,6 +57,15 @@ def test_the_iteration_of_a_training_loop_is_the_step(tmp_path):
     assert [(s, v["loss"]) for s, v in step_values(csv.read(path))] == [(1, 2.5), (2, 2.25)]
 
 
+@pytest.mark.parametrize("length", ["steps", "timesteps"])
+def test_the_number_of_an_episode_is_the_step_beside_its_length(tmp_path, length):
+    episodes = [f"{n},{n / 4},{200 - 7 * n}" for n in range(1, 9)]
+    path = table(tmp_path / "training_log.csv", f"episode,reward,{length}", *episodes)
+    assert [step for step, _ in step_values(csv.read(path))] == [*range(1, 9)]
+    counted = table(tmp_path / "log.csv", f"{length},reward", "200,1.5", "400,2.5")
+    assert [step for step, _ in step_values(csv.read(counted))] == [200, 400]
+
+
 @pytest.mark.parametrize("separator", [",", "\t", ";"])
 def test_separators_and_spaces(tmp_path, separator):
     path = table(tmp_path / "log.txt", f"Step{separator} loss", f"1{separator} 2.5")

@@ -116,3 +116,27 @@ def test_columns_that_grow_are_followed(tmp_path):
     with path.open("a") as file:
         file.write(rows()[20])
     assert next(records).step == 210
+
+
+MONITOR_HEADER = '#{"t_start": 1700000000.5, "env_id": "Pole-v1"}\n'
+"""First line of a file of the Monitor wrapper; its columns are named r, l and t."""
+
+
+@pytest.mark.parametrize("others", ["", ",is_success"])
+def test_a_monitor_file_has_the_reward_of_each_episode(tmp_path, others):
+    path = tmp_path / "0.monitor.csv"
+    cell = ",0.0" if others else ""
+    episodes = [f"{n / 2:.6f},{100 + n},{3.5 * n:.3f}{cell}\n" for n in range(1, 41)]
+    path.write_text(f"{MONITOR_HEADER}r,l,t{others}\n{''.join(episodes)}")
+    records = steps(path)
+
+    assert [record.step for record in records] == [*range(1, 41)]
+    assert [record.values["reward"] for record in records] == [n / 2 for n in range(1, 41)]
+    assert records[0].values["episode_length"] == 101.0
+
+
+def test_other_columns_named_by_letters_keep_their_names(tmp_path):
+    path = tmp_path / "orbit.csv"
+    path.write_text("r,x,t\n" + "".join(f"{n}.5,{2 * n},{3 * n}\n" for n in range(20)))
+
+    assert "reward" not in steps(path)[-1].values

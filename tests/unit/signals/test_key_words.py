@@ -33,7 +33,7 @@ NAMED = {
         "return", "avg_return", "episode_reward_mean", "env_runners/episode_return_mean",
         "eprewmean", "Environment/Cumulative Reward", "mean_100ep_reward", "returns_stat/mean",
         "Train_AverageReturn", "rewards/step", "Reward_avg100", "cum_reward",
-        "train/success_rate", "rollout/success_rate",
+        "train/success_rate", "rollout/success_rate", "sim/train/return",
     ],
     "eval_reward": [
         "AverageTestEpRet", "Eval_AverageReturn", "evaluation/return_mean", "test/success_rate",
