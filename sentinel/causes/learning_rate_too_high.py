@@ -18,7 +18,8 @@ Evidence
     same rate, and, where no gradient norm is logged, one that leaves the loss below that of an
     untrained model make it possible only. A rate that had decayed to a tenth of its highest before
     excludes it, and so does, at a rate that is not high, a gradient norm or a held-out loss that
-    did not rise with the loss: the data changed.
+    did not rise with the loss: the data changed. A loss that fell without a bound has a term that
+    is wrong.
 
 Source
     Cohen et al. 2021 (arXiv:2103.00065) on the edge of stability; Wortsman et al. 2023
@@ -65,6 +66,9 @@ _UNSTABLE = ("loss_divergence", "oscillation", "loss_spike")
 
 NORM_BEFORE_KEY = "layer_gradient_norm_before"
 """Key of evidence: the gradient norm of a layer before it died or vanished."""
+
+LARGEST_AT_START_KEY = "largest_loss_at_start"
+"""Key of evidence: the largest magnitude of the first losses, of one that fell without a bound."""
 
 EARLY_STEPS = 200
 """Steps in which a warm-up would help."""
@@ -135,6 +139,8 @@ class LearningRateTooHigh(StatedCause):
         if before and rates is not None and before[-1] < DECAYED_SHARE * rates.highest:
             yield f"The learning rate was {before[-1]:.3g} by then, after {rates.highest:.3g}."
         divergence = context.symptoms.get("loss_divergence")
+        if divergence is not None and LARGEST_AT_START_KEY in divergence.evidence:
+            yield "The loss fell, and nothing bounds it from below."
         if divergence is not None and not _high_rate_evidence(context):
             for signal in signals_without_rise(context, divergence):
                 yield f"{capitalized(in_words(signal))} did not rise with the loss."

@@ -11,7 +11,10 @@ Formula
                slow rise, which the recent level follows
     runaway  = the last 2 losses are each over `leap` times the largest before them or 0.1; or one
                is over the cube of `leap` times the largest of at least 8
-    Finding  = shifted, both or runaway
+    fallen   = the last 2 losses are negative and each over the cube of `leap` times the largest
+               magnitude of the first 8 or 0.1: a term of the loss has no lower bound
+    Finding  = shifted, both, runaway or fallen. A loss that is no higher than its level before has
+               not shifted
     info     = the loss has lost less than a fiftieth of its fall, and less than a third of the fall
                of its logarithm: close to 0, the data of a batch alone do that
     critical = `settle` values after the shift or later, the median of the last 8 is no lower than
@@ -67,6 +70,7 @@ from sentinel.signals.loss_kind import (
     is_policy_gradient,
 )
 from sentinel.stats.baseline import level_baseline
+from sentinel.stats.slight_rise import is_slight_rise
 
 MIN_SIGMA, LEAST_LOSS = 0.02, 1e-9
 """Least noise of ln(loss), and least loss and noise of one of both signs."""
@@ -104,9 +108,6 @@ MIN_RISE_SHARE = 0.5
 
 BOTH_LOST_SHARE = 0.1
 """Share of its fall that a loss has lost which rises slowly, together with the held-out loss."""
-
-SLIGHT_SHARE, SLIGHT_LOG_SHARE = 0.02, 1 / 3
-"""Shares of its fall, and of that of its logarithm, below which the rise of a loss is slight."""
 
 MIN_POLICY_VALUES = 16
 """Losses of a policy gradient before it is evaluated: the first ones may be near 0."""
@@ -159,17 +160,14 @@ class LossDivergence(DetectorDefaults):
         self._last_loss = inf
         self._largest = 0.0
         self._runaway: list[tuple[int, float]] = []
+        self._largest_at_start = MIN_LARGEST_LOSS
+        self._fallen_steps: list[int] = []
+        """Steps of the latest losses in a row that are far below 0."""
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one loss."""
-        held_out, loss = record.values.get("eval_loss"), record.values.get("loss")
-        if held_out is not None and 0.0 < held_out < inf:
-            self._lowest_held_out = min(self._lowest_held_out, held_out)
-            half = MIN_RISE_SHARE * log(self.rise)
-            self._held_out_rise = log(held_out / self._lowest_held_out)
-            self._is_worse_held_out = self._held_out_rise > half
-            if not self._is_signed:
-                self._baseline.rise.set_margin(half if self._is_worse_held_out else log(self.rise))
+        self._add_held_out(record.values.get("eval_loss", 0.0))
+        loss = record.values.get("loss")
         if loss is None:
             return None
         if self._count < LEVEL_WINDOW or ALTERNATING_KEY in record.values:
@@ -179,9 +177,8 @@ class LossDivergence(DetectorDefaults):
             return None
         self._last_loss = loss
         self._count += 1
-        self._update_runaway(abs(loss), record.step)
-        if self._runaway and (len(self._runaway) >= 2 or self._is_beyond_recovery()):
-            return self._runaway_finding(loss)
+        if (finding := self._find_extreme(loss, record.step)) is not None:
+            return finding
         if self._has_no_level:
             return CLEAR if self._count >= MIN_POLICY_VALUES else None
         self._negative_count += loss < 0.0
@@ -190,6 +187,25 @@ class LossDivergence(DetectorDefaults):
         if not self._is_signed and loss <= 0.0:
             return None
         return self._evaluate_level(loss, record.step)
+
+    def _find_extreme(self, loss: float, step: int) -> Finding | None:
+        """The finding of a loss that is orders of magnitude away from those before."""
+        self._update_runaway(abs(loss), step)
+        if self._runaway and (len(self._runaway) >= 2 or self._is_beyond_recovery()):
+            return self._runaway_finding(loss)
+        is_unbounded = self._has_fallen_without_bound(loss, step) and not self._has_no_level
+        return self._unbounded_finding(loss) if is_unbounded else None
+
+    def _add_held_out(self, held_out: float) -> None:
+        """Update the rise of the held-out loss, and the margin of the baseline with it."""
+        if not 0.0 < held_out < inf:
+            return
+        self._lowest_held_out = min(self._lowest_held_out, held_out)
+        half = MIN_RISE_SHARE * log(self.rise)
+        self._held_out_rise = log(held_out / self._lowest_held_out)
+        self._is_worse_held_out = self._held_out_rise > half
+        if not self._is_signed:
+            self._baseline.rise.set_margin(half if self._is_worse_held_out else log(self.rise))
 
     def _update_runaway(self, size: float, step: int) -> None:
         least = MIN_POLICY_VALUES if self._has_no_level else 2
@@ -206,6 +222,28 @@ class LossDivergence(DetectorDefaults):
         bound = self.leap**3 * max(self._largest, MIN_LARGEST_LOSS)
         is_known = self._count > LEVEL_WINDOW and not self._has_no_level
         return is_known and any(size > bound for _, size in self._runaway)
+
+    def _has_fallen_without_bound(self, loss: float, step: int) -> bool:
+        """Add a loss; whether two in a row are so far below 0 that nothing bounds them."""
+        if self._count <= LEVEL_WINDOW:
+            self._largest_at_start = max(self._largest_at_start, abs(loss))
+        if -loss <= self.leap**3 * self._largest_at_start:
+            self._fallen_steps.clear()
+        elif len(self._fallen_steps) < 2:
+            self._fallen_steps.append(step)
+        return len(self._fallen_steps) == 2
+
+    def _unbounded_finding(self, loss: float) -> Finding:
+        first = self._largest_at_start
+        return Finding(
+            summary=f"Loss fell to {loss:.4g}, and its first {LEVEL_WINDOW} values were at most "
+            f"{first:.4g} in magnitude: nothing bounds it from below.",
+            evidence={"loss": loss, "largest_loss_at_start": first},
+            onset_step=self._fallen_steps[0],
+            remedy="Find the term of the loss that is negative and bound it: a term that is "
+            "maximised, a difference of losses, or a log-likelihood whose scale shrinks to 0. "
+            "Check the sign of each term.",
+        )
 
     def _runaway_finding(self, loss: float) -> Finding:
         del self._runaway[1:-3]
@@ -281,6 +319,8 @@ class LossDivergence(DetectorDefaults):
         if self._early_onset_step is not None:
             return True
         start, lowest, excess = self._initial_level, self._lowest_level, level - self._usual_level()
+        if excess <= 0.0:
+            return False
         has_lost_half = start is not None and level > (start + lowest) / 2
         if self._is_signed:
             return has_lost_half and excess > (self.rise - 1) * abs(lowest)
@@ -320,8 +360,7 @@ class LossDivergence(DetectorDefaults):
         start, usual = self._initial_level, self._usual_level()
         if self._is_signed or start is None or self._early_onset_step is not None:
             return False
-        is_slight = exp(level) - exp(usual) < SLIGHT_SHARE * (exp(start) - exp(usual))
-        return is_slight and level - usual < SLIGHT_LOG_SHARE * (start - usual)
+        return is_slight_rise(level, usual, start)
 
     def _finding(self, level: float) -> Finding:
         to_loss = float if self._is_signed else exp

@@ -12,7 +12,8 @@ Formula
                graph of the loss show it, else ln 2; of a loss over pairs: the mean of the latter
                half less 2.2 standard errors exceeds (1 - `moved`) ln 2
     unmoved  = the fall of a loss of both signs, or of one that swings by a quarter of its level at
-               a learning rate of at least 5e-3, is not significant
+               a learning rate of at least 5e-3, is not significant, nor is that of its ranks, which
+               show a fall over several orders of magnitude
     Finding  = one of these, twice in a row, over at least `points` values and a tenth of the run if
                its length is known; `coarse_points` suffice where a value stands for 10 steps or
                more or for an epoch, where 8 evaluations on held-out data are as flat, and at the
@@ -59,7 +60,13 @@ from sentinel.signals.loss_kind import (
     is_pair_loss,
     is_policy_gradient,
 )
-from sentinel.stats.block_means import BlockMeans, fall_bounds, linear_fall, student_quantile
+from sentinel.stats.block_means import (
+    BlockMeans,
+    fall_bounds,
+    linear_fall,
+    ranks,
+    student_quantile,
+)
 from sentinel.stats.first_and_last import FirstAndLast
 
 CONFIDENCE_Z = 2.2
@@ -317,8 +324,9 @@ class LossNeverMoved(DetectorDefaults):
 
     def _unmoved_finding(self, means: list[float]) -> Finding | None:
         """The finding of a loss whose noise hides any level: its fall is not significant."""
-        fall, error = linear_fall(means)
-        is_fallen = fall > CONFIDENCE_Z * error or self._fell_at_start(means, is_log=False)
+        falls = linear_fall(means), linear_fall(ranks(means))
+        is_fallen = any(fall > CONFIDENCE_Z * error for fall, error in falls)
+        is_fallen |= self._fell_at_start(means, is_log=False)
         if is_fallen or self._has_learned_otherwise():
             return None
         return self._line_finding(means, is_log=False)

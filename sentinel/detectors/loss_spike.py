@@ -8,7 +8,9 @@ Formula
                ln 1.35 for the norm, in standard deviations, as the likelihood ratio of a shift, at
                most 2.2 nats a value; only if the loss is over a tenth of its first level
     info     = 2 of 3 jump by over ln 1.28 and over `sigmas` standard deviations, or a single one by
-               over ln `alone` and over 10 standard deviations
+               over ln `alone` and over 10 standard deviations; or the loss has lost less than a
+               fiftieth of its fall, and less than a third of the fall of its logarithm: close to 0,
+               the data of a batch alone do that
     Values that jump enter the 64 clipped to 4 standard deviations. A value equal to the one before,
     such as a duplicated row, is ignored.
     A loss of both signs, and that of a policy gradient, which is near 0, is compared itself, not
@@ -48,6 +50,7 @@ from sentinel.model.record import Record
 from sentinel.signals.loss_kind import are_signed, is_policy_gradient
 from sentinel.stats.rolling_quantiles import RollingQuantiles
 from sentinel.stats.shift_evidence import shift_evidence
+from sentinel.stats.slight_rise import is_slight_rise
 
 WINDOW = 64
 """Values in the reference window."""
@@ -180,7 +183,10 @@ class LossSpike(DetectorDefaults):
         band.add(min(size, usual + CLIP_SIGMAS * sigma))
         self._jumps.append((step, jump if jump > self.sigmas * sigma else 0.0, loss))
         is_joint = joint > self.joint and loss > MIN_SHARE_OF_FIRST * self._first_level
-        severity = None if is_joint or self._is_repeated_jump(log(self.loud)) else Severity.INFO
+        is_repeated = self._is_repeated_jump(log(self.loud))
+        highest = max([loss, *(loss for _, size, loss in self._jumps if size)])
+        is_slight = is_slight_rise(log(highest), usual, log(self._first_level))
+        severity = None if (is_joint or is_repeated) and not is_slight else Severity.INFO
         is_large = jump > max(log(self.alone), ALONE_SIGMAS * sigma)
         if severity and not is_large and not self._is_repeated_jump(log(TOGETHER)):
             return Clear(self._threshold)
@@ -195,7 +201,6 @@ class LossSpike(DetectorDefaults):
             evidence |= {"grad_norm": norm, "usual_grad_norm": usual_norm}
             with_norm = f", with a gradient norm of {norm:.4g}, usually {usual_norm:.4g}"
             steps.append(self._evidence[0][0])
-        highest = max([loss, *(loss for _, size, loss in self._jumps if size)])
         now = "" if highest == loss else f" and is {loss:.4g} now"
         return Finding(
             summary=f"Loss jumped to {highest:.4g}{now}; its recent median is "

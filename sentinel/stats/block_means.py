@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import inf, sqrt
@@ -84,6 +86,16 @@ def linear_fall(means: list[float]) -> tuple[float, float]:
     inflation = error_inflation(n, sum(map(mul, changes, changes)), residual)
     error = sqrt(inflation * residual / (n - 2) / spread)
     return -slope * (n - 1), error * (n - 1)
+
+
+def ranks(values: Sequence[float]) -> list[float]:
+    """The rank of each value among all, from 0; equal values have the mean of their ranks.
+
+    >>> ranks([0.5, -8e9, 0.5, 3.0])
+    [1.5, 0.0, 1.5, 3.0]
+    """
+    ordered = sorted(values)
+    return [(bisect_left(ordered, x) + bisect_right(ordered, x) - 1) / 2 for x in values]
 
 
 def fall_bounds(means: list[float], normal_quantile: float) -> tuple[float, float]:

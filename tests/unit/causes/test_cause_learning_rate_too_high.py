@@ -213,3 +213,15 @@ def test_a_rate_that_had_decayed_before_contradicts_it():
 
     assert is_diagnosed(replace(context, history={"learning_rate": constant}))
     assert not is_diagnosed(replace(context, history={"learning_rate": decayed}))
+
+
+def test_a_loss_that_fell_without_a_bound_has_another_cause():
+    context = make_context(METADATA, None, loss_divergence=300)
+    symptom = context.symptoms["loss_divergence"]
+    fallen = replace(symptom, evidence={"largest_loss_at_start": 3.0})
+
+    assert [*LearningRateTooHigh().contradictions(context)] == []
+    unbounded = replace(context, symptoms={"loss_divergence": fallen})
+    assert [*LearningRateTooHigh().contradictions(unbounded)] == [
+        "The loss fell, and nothing bounds it from below."
+    ]

@@ -228,3 +228,30 @@ def test_a_loss_close_to_zero_that_stays_there_is_info():
 
     assert highest_severity(noisy(fall + [0.03] * 80)) == {Severity.INFO}
     assert highest_severity(noisy(fall + [0.5] * 80)) >= {None}
+
+
+def test_a_loss_that_nothing_bounds_from_below_is_found():
+    """Its magnitude grows in steps too small for a runaway, and it falls all the time."""
+    loss = [2.0] * 10 + [2.0 - 1.1**t for t in range(400)]
+    record, finding = detect(loss)
+
+    assert finding.summary.startswith("Loss fell to -2.")
+    assert finding.evidence["loss"] < -1e6 * finding.evidence["largest_loss_at_start"]
+    assert finding.onset_step == record.step - 1
+    assert "maximised" in finding.remedy
+
+
+def test_a_log_likelihood_that_falls_far_below_zero_is_bounded():
+    assert detect([4.0 - 900.0 * t / (t + 40) for t in range(400)]) == (None, None)
+
+
+def test_a_loss_that_is_back_at_its_level_has_not_risen():
+    """A few losses far out are evidence of a rise that the others do not show."""
+    rng = Random(5)
+    loss = noisy([3.0 * exp(-t / 30) + 0.3 for t in range(300)])
+    far_out = [x * (8.0 if t > 250 and t % 6 == 0 else 1.0) for t, x in enumerate(loss)]
+    detector = LossDivergence()
+    for record in steps(loss=[x * exp(rng.gauss(0.0, 0.2)) for x in far_out]):
+        output = update_detector(detector, record)
+        if isinstance(output, Finding):
+            assert output.evidence["loss_median_of_8"] > output.evidence["usual_loss_before"]

@@ -206,6 +206,16 @@ def test_a_flat_loss_of_both_signs_is_found_if_its_fall_is_not_significant():
     assert detect(falling) == (None, None)
 
 
+def test_a_loss_of_both_signs_that_falls_by_orders_of_magnitude_has_moved():
+    """The last values outweigh a straight line through all, and their ranks do not."""
+    rng = Random(11)
+    falling = [3.0 - 1.06**t * exp(rng.gauss(0.0, 1.5)) for t in range(300)]
+    scattered = [rng.choice((-1.0, 1.0)) * exp(rng.gauss(3.0, 3.0)) for _ in range(300)]
+
+    assert detect(falling) == (None, None)
+    assert "Loss does not fall significantly" in detect(scattered)[1].summary
+
+
 def test_two_networks_trained_against_each_other_are_not_evaluated():
     losses = {"loss": noisy([1.386] * 300), "loss/generator": [0.7] * 300, "d_loss": [1.38] * 300}
 

@@ -178,3 +178,13 @@ def test_the_threshold_is_what_a_single_loss_has_to_exceed():
         single = deepcopy(detector)
         (record,) = steps(loss=[factor * threshold])
         assert isinstance(single.update(record), kind)
+
+
+def test_jumps_of_a_loss_that_is_close_to_zero_are_info():
+    fall = [4.0 * exp(-t / 15) + 0.006 for t in range(250)]
+    slight, large = ([*fall, jump, jump, *[0.006] * 20] for jump in (0.04, 0.6))
+
+    record, finding = detect(noisy(slight))
+    assert (record.step, finding.severity) == (251, Severity.INFO)
+    assert detect_notable(steps(loss=noisy(slight))) == (None, None)
+    assert detect_notable(steps(loss=noisy(large)))[1].onset_step == 251
