@@ -4,8 +4,8 @@ Formula
     far      = the baseline of the KL has `sure` nats of evidence that it departs upwards
     long     = the baseline of the length has `sure` nats of evidence that it departs upwards, and
                the median of the last 8 is `wordy` times the expected value or more
-    Finding  = far and long within `within` values of each other, and the reward is above its level
-               before and its start
+    Finding  = far and long within `within` values of each other, the length has not returned to
+               the expected value, and the reward is above its level before and its start
 
 Units
     `sure`: nats of evidence. `wordy`: plain factor. `within`: logged values.
@@ -77,6 +77,8 @@ class RewardHacking:
             self._long = self._count, departure.onset_range[0]
         last, before = min(self._far[0], self._long[0]), self._reward_before
         is_joint = last >= 0 and self._count - last <= self.within
+        # A reward that rises once the completions are short again does not pay for their length.
+        is_joint = is_joint and departure.level > (departure.expected_level or 0.0)
         has_gained = is_joint and gain.is_ready and gain.has_gained
         if not has_gained or (before is not None and not gain.is_above(before)):
             return CLEAR if baseline.rise.is_armed and departure.threshold is not None else None

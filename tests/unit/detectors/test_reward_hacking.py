@@ -46,6 +46,25 @@ def test_kl_and_length_without_reward_are_no_hacking():
     assert first_finding(RewardHacking(), run(kl=1.1, length=1.02, reward=-0.02)) == (None, None)
 
 
+def test_a_reward_that_rises_after_the_length_is_back_is_no_hacking():
+    """The completions are long from step 120 to 150, and the reward rises at step 160."""
+    rng = Random(4)
+    far = [max(0, t - ONSET) for t in range(COUNT)]
+
+    def records(rises_at):
+        return steps(
+            kl_ref=[0.05 * (t / COUNT) ** 2 * 1.1**s + 1e-4 for t, s in enumerate(far)],
+            completion_length=[
+                (600.0 if ONSET <= t < 150 else 300.0) + rng.gauss(0, 5) for t in range(COUNT)
+            ],
+            reward=[(1.0 if t >= rises_at else 0.0) + rng.gauss(0, 0.1) for t in range(COUNT)],
+            learning_rate=[1e-6] * COUNT,
+        )
+
+    assert first_finding(RewardHacking(), records(rises_at=130))[1] is not None
+    assert first_finding(RewardHacking(), records(rises_at=160)) == (None, None)
+
+
 def test_ignores_non_finite_values():
     detector = RewardHacking()
     records = steps(reward=[nan] * 9, kl_ref=[1.0] * 9, completion_length=[1.0] * 9)
