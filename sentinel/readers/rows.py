@@ -23,6 +23,7 @@ from sentinel.model.record import (
     Record,
 )
 from sentinel.readers.log_config import text_metadata
+from sentinel.readers.loss_parts import add_total_losses
 from sentinel.readers.row_kinds import (
     SECOND_WRITER,
     WRITER_KEYS,
@@ -365,7 +366,7 @@ class RowConverter:
             return None
         if known is not None:
             return self._convert(row, row, known)
-        values = dict(_flatten_numbers(row, self.null_is_nan))
+        values = add_total_losses(dict(_flatten_numbers(row, self.null_is_nan)))
         if not values and not row.get("event"):
             return None
         return self._convert(row, values)

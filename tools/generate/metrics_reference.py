@@ -62,7 +62,7 @@ A key that is not listed is mapped by its words, if the run logs no listed key f
 `AverageEpRet` and `env_runners/episode_return_mean` are `reward`, `lm loss` and `train_mean_nll`
 are `loss`, `average_val_loss` is `eval_loss`, `gnorm` is `grad_norm`. Words such as `std`, `max`,
 `target`, `coef` or `clip` make a key another quantity; the reward of one function, a penalty and an
-auxiliary or adversarial loss are not the reward or the loss. A component (`train/box_loss`) stands
+auxiliary or adversarial loss are not the reward or the loss. A component (`train/loss_vae`) stands
 for the loss if four records hold no total. Of several such keys a total comes before a mean, a mean
 before others; a key that is in less than half as many of the first eight records as another does
 not count. The reward of evaluations stands for the reward where eight records hold neither a reward

@@ -51,10 +51,20 @@ def test_a_key_is_mapped_by_the_settings(tmp_path, monkeypatch):
 def test_a_part_of_the_loss_that_stands_for_it_is_shown_as_the_loss(tmp_path):
     path = tmp_path / "results.csv"
     rows = "".join(f"{n},{2 / n},{3 / n}\n" for n in range(1, 40))
+    path.write_text(f"epoch,loss_vae,loss_bbox\n{rows}")
+    keys = json.loads(run_inspect(path, "--json").stdout)["keys"]
+
+    assert sorted(map(str, (keys["loss_bbox"], keys["loss_vae"]))) == ["None", "loss"]
+
+
+def test_the_sum_of_the_parts_of_the_loss_is_shown_as_the_loss(tmp_path):
+    path = tmp_path / "results.csv"
+    rows = "".join(f"{n},{2 / n},{3 / n}\n" for n in range(1, 40))
     path.write_text(f"epoch,train/box_loss,train/cls_loss\n{rows}")
     keys = json.loads(run_inspect(path, "--json").stdout)["keys"]
 
-    assert keys["train/box_loss"] == "loss"
+    assert keys["train/loss"] == "loss"
+    assert keys["train/box_loss"] is None
     assert keys["train/cls_loss"] is None
 
 

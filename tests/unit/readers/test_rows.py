@@ -46,6 +46,29 @@ def test_the_signals_own_name_takes_precedence_even_if_it_comes_later():
     assert (late.values["loss"], late.values["total_loss"]) == (1.0, 5.0)
 
 
+def test_the_loss_of_a_yolo_training_is_the_sum_of_its_parts():
+    """A part that rises while the others fall by more is no rise of the loss."""
+    rows = RowConverter("run")
+    for epoch, (box, cls) in enumerate([(1.0, 3.0), (1.25, 2.0)], start=1):
+        logged = {f"{split}/{name}": x for split in ("train", "val") for name, x in (
+            ("box_loss", box), ("cls_loss", cls), ("dfl_loss", "0.5"),
+        )}  # fmt: skip
+        values = rows.to_record({"epoch": epoch, "step": epoch, **logged}).values
+        assert (values["loss"], values["eval_loss"]) == (box + cls + 0.5, box + cls + 0.5)
+        assert values["train/box_loss"] == box
+
+
+@pytest.mark.parametrize(
+    "logged",
+    [
+        {"train/loss": 7.0, "train/box_loss": 1.0, "train/cls_loss": 3.0},
+        {"loss": 7.0, "box_loss": 1.0, "cls_loss": 3.0},
+    ],
+)
+def test_a_loss_that_is_logged_is_no_sum(logged):
+    assert record({"step": 1, **logged}).values["loss"] == 7.0
+
+
 def test_nested_keys_are_joined_without_wrappers():
     result = record({"step": 1, "train": {"loss": 1.0}, "metrics": {"reward": 0.5}, "a": {"b": 2}})
 

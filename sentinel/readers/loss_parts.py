@@ -1,0 +1,31 @@
+"""Adds the loss to the rows of a YOLO training, which have its parts only.
+
+Ultralytics and YOLOv5 to v7 log the weighted parts, on training and on held-out data, and minimise
+their sum. One part may rise while the others fall by more.
+"""
+
+from __future__ import annotations
+
+SPLITS = ("train", "val")
+SHARED_PART = "box"
+"""The part that every version logs."""
+OTHER_PARTS = ("cls", "dfl", "obj", "seg", "pose", "kobj")
+
+
+def add_total_losses(values: dict[str, float]) -> dict[str, float]:
+    """Add the sums of the parts as `train/loss` and `val/loss`, where only parts are logged.
+
+    >>> add_total_losses({"train/box_loss": 1.5, "train/cls_loss": 0.5})["train/loss"]
+    2.0
+    >>> add_total_losses({"train/loss": 3.0, "train/box_loss": 1.5, "train/cls_loss": 0.5})
+    {'train/loss': 3.0, 'train/box_loss': 1.5, 'train/cls_loss': 0.5}
+    """
+    for split in SPLITS:
+        total, shared = f"{split}/loss", f"{split}/{SHARED_PART}_loss"
+        if shared not in values or total in values:
+            continue
+        others = [f"{split}/{part}_loss" for part in OTHER_PARTS]
+        parts = [values[key] for key in (shared, *others) if key in values]
+        if len(parts) > 1:
+            values[total] = sum(parts)
+    return values
