@@ -5,8 +5,9 @@ Formula
     trained  = median training loss since the previous evaluation; its level is the median of 3
     Finding  = training; or level exceeds best by the fraction `rise` and by `noises` times the
                noise, or more after more than 10 evaluations, whose best is lower by chance; so did
-               the previous level; the latest evaluation exceeds it too; and since the best the
-               training loss has fallen, or risen by less than `follows` of that rise
+               the previous level, and those of a tenth of all evaluations; the latest evaluation
+               exceeds it by half as much; and since the best the training loss has fallen, or risen
+               by less than `follows` of that rise
     info     = the accuracy on held-out data is at its best, and the level exceeds the best by less
                than `overconfident`; an accuracy of tokens must have risen clearly since the best:
                its complement has fallen by a tenth
@@ -29,7 +30,9 @@ Source
 Defaults
     On 200 healthy synthetic runs (7,700 evaluations) and on 105 public logs there is no false
     alarm; all four logs that are certainly overfitted are found. A rise of 8, 20 or 50 % over a
-    third of the run is found in 86, 96 and 100 of 100 runs. `rise` 0.05 is a common definition;
+    third of the run is found in 85, 96 and 99 of 100 runs. Without the tenth of all evaluations it
+    is 90, 97 and 99, and the loss of a detector of objects that improves for 1,244 evaluations has
+    five false alarms in place of none. `rise` 0.05 is a common definition;
     `follows` 0 found 65, 73 and 74, since the training loss may stagnate. A classifier
     that grows overconfident raises its loss without losing accuracy; `overconfident` 0.2 is four
     times `rise`. The accuracy of tokens of a language model that memorises 24 texts rises from 2 to
@@ -60,6 +63,10 @@ TRAIN_WINDOW = 64
 
 LATEST_CURVATURES = 8
 """Latest evaluations whose noise counts if it is larger than that of all."""
+
+MIN_RISING, LASTING_SHARE = 2, 0.1
+"""Evaluations in a row, at least and as a share of all, that show a rise: the held-out loss of a
+long run that still improves is higher for some evaluations again and again."""
 
 MAX_LOSS = 1e300
 """Upper bound of a valid loss, to avoid overflow."""
@@ -245,10 +252,11 @@ class Overfitting(DetectorDefaults):
         # The best of many levels is lower than their mean by chance, and the highest is higher.
         best_of_many = MEDIAN_ERROR * sqrt(2.0 * log(self._eval_count))
         bound = max(log(1 + self.rise), max(self.noises, 1.0 + 2.0 * best_of_many) * sigma)
-        has_risen = risen > bound and self._eval_losses[-1] > self._best_level
+        # Of a rise that is over, most is gone from the latest evaluation first.
+        has_risen = risen > bound and self._eval_losses[-1] - self._best_level > bound / 2
         is_overfitted = has_risen and -fallen < self.follows * risen
         self._rising_count = self._rising_count + 1 if is_overfitted else 0
-        if self._rising_count < 2:
+        if self._rising_count < max(MIN_RISING, LASTING_SHARE * self._eval_count):
             return CLEAR
         return self._finding(level, trained)
 

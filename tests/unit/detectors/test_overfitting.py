@@ -144,6 +144,34 @@ def test_the_best_of_many_evaluations_is_low_by_luck():
         assert first_finding(Overfitting(), run(trained, held_out)) == (None, None), seed
 
 
+def wandering(seed, count=600, turns_at=None):
+    """Held-out losses that wander about a falling level, or one that turns; and training losses."""
+    rng, drift = Random(seed), 0.0
+    held_out, trained = [], []
+    for t in range(count):
+        drift = 0.9 * drift + rng.gauss(0.0, 0.02)
+        turned = 0 if turns_at is None else max(0, t - turns_at)
+        held_out.append((1.5 + 3.0 * exp(-t / 80) - t / count) * exp(drift + turned / 200))
+        trained.append((1.4 + 3.0 * exp(-t / 80) - t / count) * exp(rng.gauss(0.0, 0.02)))
+    return trained, held_out
+
+
+def test_a_long_run_whose_held_out_loss_wanders_is_no_overfitting():
+    found = [first_finding(Overfitting(), run(*wandering(seed)))[1] for seed in range(8)]
+    turning = [first_finding(Overfitting(), run(*wandering(s, turns_at=350)))[1] for s in range(8)]
+
+    assert found == [None] * 8
+    assert all(finding is not None for finding in turning)
+
+
+def test_one_burst_of_high_evaluations_is_over_before_it_is_reported():
+    burst = [*TURNING[:5] * 4, 9.0, 9.0, 9.0, *[2.2] * 8]
+    trained = [3.0 - t / 20 for t in range(len(burst))]
+    smooth = [4.0 - t / 15 for t in range(20)] + burst[20:]
+
+    assert first_finding(Overfitting(), run(trained, smooth)) == (None, None)
+
+
 def test_a_run_with_a_reward_is_not_evaluated():
     rewarded = [event(Event.STEP, 0, loss=1.0, reward=1.0), *run(FALLING, TURNING)]
 
