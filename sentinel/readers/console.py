@@ -47,6 +47,8 @@ LOG_SUFFIXES = frozenset({".log", ".out", ".err", ".stdout", ".stderr"})
 _JSON_START = re.compile(r"\{\s*[\"}]|\[\s*[\[{\"\]]")
 _MESSAGE = re.compile(rf'"(?:{"|".join(MESSAGE_KEYS)})"\s*:\s*"')
 _HELD_OUT_PREFIX = "val/"
+_TRAINING_END_KEY = "train_runtime"
+"""Key of what transformers prints at the end of a training."""
 _STEP_KEY_SET = frozenset(STEP_KEYS)
 
 Kind = frozenset[str]
@@ -189,6 +191,8 @@ class ConsoleParser:
     first_epoch: float | None = None
     bar: tuple[int, int] | None = None
     is_bar_used: bool = True
+    is_between_trainings: bool = False
+    """Whether a training has ended, and no dict was written below the bar of another one."""
     dict_steps: dict[Kind, _WrittenDicts] = field(default_factory=dict)
     restarts: int = 0
     last_counter: tuple[int, int] = (0, 0)
@@ -228,6 +232,10 @@ class ConsoleParser:
         if parsed.before is not None:
             self._note_position(parsed.before)
         row = self._to_row(parsed)
+        if _TRAINING_END_KEY in parsed.values:
+            # The next training may have fewer steps, and other tasks have bars before it begins.
+            self.is_between_trainings, self.is_bar_used = True, True
+            self.dict_steps.clear()
         if row is None:
             return rows
         if parsed.bar is None:
@@ -348,7 +356,8 @@ class ConsoleParser:
         Of the bars without a description, the one with the most steps is that of the training.
         """
         if line.bar is not None:
-            if not line.bar and line.counter and line.counter[1] >= (self.bar or (0, 0))[1]:
+            is_largest = line.counter and line.counter[1] >= (self.bar or (0, 0))[1]
+            if not line.bar and line.counter and (is_largest or self.is_between_trainings):
                 self.is_bar_used |= self.bar is not None and line.counter[1] > self.bar[1]
                 self.bar = line.counter
             return
@@ -432,8 +441,9 @@ class ConsoleParser:
         bar, written = self.bar[0], self.dict_steps.get(kind)
         if written is None:
             if not self.dict_steps and self.bar[0] == self.bar[1]:
-                self.is_bar_used = False
+                self.is_bar_used = self.is_between_trainings
                 return None
+            self.is_between_trainings = False
             written = _WrittenDicts(bar, bar)
             if len(self.dict_steps) < MAX_KINDS:
                 self.dict_steps[kind] = written

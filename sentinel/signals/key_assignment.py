@@ -51,6 +51,10 @@ _WORLD_MODEL_PATTERN = re.compile(
     r"rssm|(^|[^a-z])((image|dyn|cont)_loss|prior_ent)", re.IGNORECASE
 )
 """Keys of the training of a world model, whose KL is one of a posterior to a prior."""
+_HELD_OUT_SET_PATTERN = re.compile(r"eval_(.+)_runtime")
+"""Key of the time that the Trainer of transformers takes for one of several evaluation sets."""
+_OF_HELD_OUT_SET = ("loss", "accuracy")
+"""What the evaluation of a set is judged by."""
 _SCORE_RANK = 4
 """Rank from which a reward is called a score, which is any metric outside of games."""
 
@@ -123,9 +127,20 @@ class KeyAssignment:
                 name = "kl_old" if "kl_old" not in candidates else ""
             if name and name not in exact:
                 assigned[key] = KeyMapping(name, inferred.factor)
+        assigned |= self._of_first_held_out_set(signals)
         if self.is_settled and signals.isdisjoint({"reward", "loss"}):
             assigned |= self._reward_of_evaluations(key_map, candidates.get("eval_reward", []))
         return assigned
+
+    def _of_first_held_out_set(self, signals: set[str]) -> dict[str, KeyMapping]:
+        """The first of several evaluation sets, whose names are in the keys, stands for all."""
+        sets = (match[1] for key in self.counts if (match := _HELD_OUT_SET_PATTERN.fullmatch(key)))
+        first = next(sets, None)
+        if first is None or "eval_loss" in signals:
+            return {}
+        names = (name for name in _OF_HELD_OUT_SET if f"eval_{name}" not in signals)
+        keys = {f"eval_{first}_{name}": KeyMapping(f"eval_{name}") for name in names}
+        return {key: mapping for key, mapping in keys.items() if key in self.counts}
 
     def _kl_to_prior(self) -> dict[str, KeyMapping]:
         """The KL of an autoencoder, which has no reference: only its own name."""

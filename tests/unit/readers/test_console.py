@@ -282,6 +282,16 @@ def test_the_bar_of_a_second_training_starts_the_steps_over():
     assert [row["step"] for row in rows("\n".join(one + one))] == [10, 20, 30, 40, 50] * 2
 
 
+def test_a_training_with_fewer_steps_follows_one_that_has_ended():
+    one, other = [*training_with_bar(50)], [*training_with_bar(30)]
+    end = ["{'train_runtime': 12.5, 'train_loss': 1.4, 'epoch': 1.0}"]
+    evaluated = ["100%|##| 7/7 [00:01<00:00, 1.0it/s]", "{'eval_loss': 1.25, 'epoch': 1.0}"]
+    found = rows("\n".join([*one, *end, *evaluated, *other]))
+
+    assert [row["step"] for row in found if "loss" in row] == [10, 20, 30, 40, 50, 10, 20, 30]
+    assert [row.get("step") for row in found if "eval_loss" in row] == [None]
+
+
 def test_dicts_that_were_written_at_once_keep_their_interval():
     lines = [*training_with_bar(60)]
     bars, dicts = lines[0::2], lines[1::2]

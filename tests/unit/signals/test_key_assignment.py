@@ -120,6 +120,22 @@ def test_rows_of_evaluations_are_recognised_by_words():
     assert events == ["step", "eval"]
 
 
+def test_the_first_of_several_evaluation_sets_stands_for_all():
+    keys = [
+        f"eval_{name}_{metric}"
+        for name in ("clean", "noisy")
+        for metric in ("loss", "accuracy", "runtime")
+    ]
+    values = convert([dict.fromkeys(keys[:3], 0.5), dict.fromkeys(keys[3:], 0.75)])
+
+    assert [row.get("eval_loss") for row in values] == [0.5, None]
+    assert [row.get("eval_accuracy") for row in values] == [0.5, None]
+    assert signals_of("loss", *keys) == {"loss": "loss", "eval_clean_loss": "eval_loss"}
+    assert signals_of("loss", "eval_loss", *keys) == {"loss": "loss", "eval_loss": "eval_loss"}
+    # Without the time of a set, the middle of the key may be a part of the loss.
+    assert signals_of("loss", "eval_clean_loss", "eval_noisy_loss") == {"loss": "loss"}
+
+
 def test_settings_decide_what_a_key_means():
     rows = [{"loss": 1.0, "Positive Score": 0.25, "train/my_kl": 0.1}] * 3
     result = convert(rows, {"positive score": "reward", "my_kl": "kl_ref"})
