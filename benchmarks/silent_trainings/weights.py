@@ -180,7 +180,7 @@ def cleared_once_an_epoch(*, sick: bool) -> None:
         optimizer.step()
 
 
-@case(GITHUB + "bytetriper/RAE/issues/67")
+@case(GITHUB + "bytetriper/RAE/issues/67", "gradients_discarded/discarded")
 def cleared_each_micro_batch(*, sick: bool) -> None:
     """`zero_grad` in each micro-batch discards the gradients that are to be accumulated."""
     model = network()

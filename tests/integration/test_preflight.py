@@ -55,6 +55,7 @@ def test_errors_of_two_ranks_and_of_a_load_before_the_first_step_are_found(tmp_p
     checks = {each["check"]: each for each in found["checks"]}
     assert {name: each["result"] for name, each in checks.items()} == {
         "replicas": "found",
+        "accumulation": "not checked",
         "gradients": "passed",
         "mode": "passed",
         "weights": "passed",

@@ -421,7 +421,48 @@ def checkpoint_with_another_prefix() -> None:
     train(model, AdamW(model.parameters()))
 
 
+def update_of_passes(
+    model: nn.Module,
+    optimizer: Optimizer,
+    passes: int = 4,
+    *,
+    between: Callable[[int], None] | None = None,
+) -> None:
+    """An update whose passes each begin with `zero_grad`; `between` is called before each."""
+    for number in range(passes):
+        optimizer.zero_grad()
+        if between is not None:
+            between(number)
+        (loss_of(model, examples()) / passes).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    optimizer.step()
+
+
+def cleared_in_each_pass() -> None:
+    model = network()
+    optimizer = AdamW(model.parameters())
+    for _ in range(STEPS):
+        update_of_passes(model, optimizer)
+
+
+def zeroed_in_each_pass() -> None:
+    """In mixed precision, with gradients that are set to zero."""
+    model = network()
+    optimizer, scaler = AdamW(model.parameters()), torch.amp.GradScaler("cpu", init_scale=128.0)
+    for _ in range(STEPS):
+        for _ in range(2):
+            optimizer.zero_grad(set_to_none=False)
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = loss_of(model, examples())
+            scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+
+
 SILENT: dict[Training, str] = {
+    cleared_in_each_pass: "gradients_discarded",
+    zeroed_in_each_pass: "gradients_discarded",
     checkpoint_with_another_prefix: "weights_not_loaded",
     step_never_called: "weights_not_updated",
     step_replaced: "weights_not_updated",
@@ -623,6 +664,169 @@ def sharpness_aware() -> None:
 
     for _ in range(STEPS):
         optimizer.step(closure)
+
+
+def sharpness_through_data() -> None:
+    """Sharpness-aware minimization that writes weights without a count, as common code does."""
+    model = network()
+    optimizer, weights = SGD(model.parameters(), 0.05), [*model.parameters()]
+    for _ in range(STEPS):
+        before = [each.detach().clone() for each in weights]
+
+        def climb(number: int, before: list[Tensor] = before) -> None:
+            for weight, own in zip(weights, before, strict=True):
+                weight.data = own + 0.01 * number
+
+        update_of_passes(model, optimizer, 2, between=climb)
+        for weight, own in zip(weights, before, strict=True):
+            weight.data.copy_(own)
+
+
+def sharpness_with_a_radius_of_zero() -> None:
+    """As a warm-up of the radius: the weights are written, and stay equal."""
+    model = network()
+    optimizer = SGD(model.parameters(), 0.05)
+
+    def climb(number: int) -> None:
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.add_(0.0 * number)
+
+    for _ in range(STEPS):
+        update_of_passes(model, optimizer, 2, between=climb)
+
+
+def embedding_attacked() -> None:
+    """Projected gradient descent on one weight, whose passes but the last are discarded."""
+    model = nn.Sequential(nn.Embedding(500, 16), nn.Flatten(), nn.Linear(64, 5))
+    optimizer, weight = AdamW(model.parameters()), model[0].weight
+    for _ in range(STEPS):
+        tokens = torch.randint(0, 500, (8, 4))
+        own = weight.data.clone()
+        for number in range(3):
+            if number:
+                weight.data.add_(weight.grad, alpha=0.1 / float(weight.grad.norm()))
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(tokens), tokens[:, 0] % 5).backward()
+        weight.data.copy_(own)
+        optimizer.step()
+
+
+def inputs_attacked() -> None:
+    """The fast gradient sign method: the gradients of the first pass are those of the inputs."""
+    model = network()
+    optimizer = AdamW(model.parameters())
+    for _ in range(STEPS):
+        inputs, labels = examples()
+        inputs.requires_grad_(True)
+        optimizer.zero_grad()
+        loss_of(model, (inputs, labels)).backward()
+        changed = (inputs + 0.1 * inputs.grad.sign()).detach()
+        optimizer.zero_grad()
+        loss_of(model, (changed, labels)).backward()
+        optimizer.step()
+
+
+def losses_measured_alone() -> None:
+    """The norm of each loss is logged before the gradient of their sum is made."""
+    model = network()
+    optimizer = AdamW(model.parameters())
+    for _ in range(STEPS):
+        outputs = model(examples()[0])
+        losses = [outputs.square().mean(), outputs.tanh().mean(), outputs.abs().mean()]
+        for loss in losses:
+            optimizer.zero_grad()
+            loss.backward(retain_graph=True)
+        optimizer.zero_grad()
+        torch.stack(losses).sum().backward()
+        optimizer.step()
+
+
+def gradients_collected(*, in_place: bool) -> None:
+    model, batch = nn.Linear(20, 5), examples()
+    optimizer, weights = AdamW(model.parameters()), [*model.parameters()]
+    for _ in range(STEPS):
+        sums = [torch.zeros_like(each) for each in weights]
+        for _ in range(4):
+            optimizer.zero_grad()
+            loss_of(model, examples() if in_place else batch).backward()
+            nn.utils.clip_grad_norm_(weights, 0.5)
+            for total, weight in zip(sums, weights, strict=True):
+                total.add_(weight.grad)
+        for total, weight in zip(sums, weights, strict=True):
+            if in_place:
+                weight.grad.copy_(total)
+            else:
+                weight.grad = total
+        optimizer.step()
+
+
+def gradients_of_examples_clipped() -> None:
+    """Differential privacy by hand: clipped gradients, here equal ones, are added and set."""
+    gradients_collected(in_place=False)
+
+
+def gradients_of_examples_clipped_in_place() -> None:
+    gradients_collected(in_place=True)
+
+
+def clipped_in_each_pass() -> None:
+    """Each pass is clipped with those before it, which writes their gradients."""
+    model = network()
+    optimizer = AdamW(model.parameters())
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        for _ in range(3):
+            loss_of(model, examples()).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        optimizer.step()
+
+
+def batches_left_out() -> None:
+    """Three of seven batches have a loss that is too large."""
+    model = network()
+    optimizer = AdamW(model.parameters())
+    for step in range(8 * STEPS):
+        optimizer.zero_grad()
+        loss_of(model, examples()).backward()
+        if step % 7 in {1, 3, 5, 6}:
+            optimizer.step()
+
+
+def compared_with_earlier_tasks() -> None:
+    """Gradients of a memory, which are projected out where they point elsewhere (A-GEM)."""
+    model, memory = network(), examples(64)
+    optimizer, weights = SGD(model.parameters(), 0.05), [*model.parameters()]
+    for _ in range(3 * STEPS):
+        optimizer.zero_grad()
+        loss_of(model, memory).backward()
+        kept = [each.grad.clone() for each in weights]
+        optimizer.zero_grad()
+        loss_of(model, examples()).backward()
+        product = sum(
+            float((one.grad * other).sum()) for one, other in zip(weights, kept, strict=True)
+        )
+        if product < 0.0:
+            size = sum(float(each.square().sum()) for each in kept)
+            for one, other in zip(weights, kept, strict=True):
+                one.grad.sub_(other, alpha=product / size)
+        optimizer.step()
+
+
+def generator_not_detached() -> None:
+    """The passes of the discriminator make gradients of the generator, which are cleared."""
+    generator, discriminator = nn.Linear(8, 20), nn.Linear(20, 1)
+    optimizers = AdamW(generator.parameters()), AdamW(discriminator.parameters())
+    for _ in range(STEPS):
+        for _ in range(3):
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            made = generator(torch.randn(16, 8))
+            (discriminator(made) - discriminator(examples()[0])).mean().tanh().backward()
+            optimizers[1].step()
+        optimizers[0].zero_grad()
+        discriminator(generator(torch.randn(16, 8))).mean().tanh().neg().backward()
+        optimizers[0].step()
 
 
 def validated() -> None:
@@ -935,6 +1139,10 @@ def parts_loaded() -> None:
 
 
 HEALTHY: tuple[Training, ...] = (
+    sharpness_through_data, sharpness_with_a_radius_of_zero, embedding_attacked,
+    inputs_attacked, losses_measured_alone,
+    gradients_of_examples_clipped, gradients_of_examples_clipped_in_place, clipped_in_each_pass,
+    batches_left_out, compared_with_earlier_tasks, generator_not_detached,
     discriminator_frozen_for_the_generator, step_with_the_loss, sharpness_aware,
     parts_loaded,
     mixed_precision, autocast_for_a_frozen_part, checkpointed_in_mixed_precision,

@@ -6,7 +6,7 @@ or written outside a backward pass. Elements are read only before a report.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 from weakref import ref
 
@@ -56,9 +56,7 @@ class GradientClearing(Check):
             self._judge()
         self._is_cleared, self._is_written, self._gradient = False, False, None
         if self._current() is None:
-            with_gradient = (each for each in self.training.parameters if each.grad is not None)
-            parameter = next(with_gradient, None)
-            self._find_parameter = (lambda: None) if parameter is None else ref(parameter)
+            self._find_parameter = find_with_gradient(self.training.parameters)
         gradient = self._current()
         if gradient is not None and is_plain(gradient):
             self._gradient, self._version = ref(gradient), write_count(gradient)
@@ -83,6 +81,12 @@ class GradientClearing(Check):
     def _current(self) -> Any:
         parameter = self._find_parameter()
         return None if parameter is None else parameter.grad
+
+
+def find_with_gradient(parameters: Iterable[Any]) -> Callable[[], Any]:
+    """A weak reference to the first of the parameters that has a gradient, if one has."""
+    parameter = next((each for each in parameters if each.grad is not None), None)
+    return (lambda: None) if parameter is None else ref(parameter)
 
 
 def write_count(tensor: Any) -> int:

@@ -8,6 +8,7 @@ from typing import Any, Self
 from weakref import ref
 
 from sentinel.client.capture.owned_modules import SeenModules
+from sentinel.client.checks.accumulation import Accumulation
 from sentinel.client.checks.batches import Batches, SamplerPasses
 from sentinel.client.checks.check import Check, CheckedTraining, Evidence, check_report
 from sentinel.client.checks.evaluation import EvaluationPasses, compiled_frames
@@ -25,8 +26,8 @@ from sentinel.client.recorder import Recorder
 from sentinel.model.record import Event
 
 CHECKS: tuple[type[Check], ...] = (
-    WeightUpdates, GradientClearing, TrainingMode, Replicas, Batches, Schedule, WeightChanges,
-    EvaluationPasses, Precision, SetUp, LoadedWeights,
+    WeightUpdates, GradientClearing, Accumulation, TrainingMode, Replicas, Batches, Schedule,
+    WeightChanges, EvaluationPasses, Precision, SetUp, LoadedWeights,
 )  # fmt: skip
 
 FIRST_STEPS = 20
