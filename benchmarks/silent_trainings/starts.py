@@ -26,7 +26,7 @@ def checkpoint_keys_with_a_prefix(*, sick: bool) -> None:
     train(model, AdamW(model.parameters(), 1e-4))
 
 
-@case(GITHUB + "zshn25/DINOv2_mmseg/pull/1", "unexpected_weight_changes/set_anew")
+@case(GITHUB + "zshn25/DINOv2_mmseg/pull/1", "weights_not_loaded/set_anew")
 def loaded_and_initialised_again(*, sick: bool) -> None:
     """The runner initialises the weights after they were loaded."""
     model = network()

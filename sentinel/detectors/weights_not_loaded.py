@@ -1,21 +1,26 @@
-"""Weights not loaded: the model that is trained has random weights, although one was loaded.
+"""Weights not loaded: the model that is trained has other weights than those that were loaded.
 
 Formula
     Finding  = `load_state_dict(..., strict=False)` set at most 10 % of the tensors of the module,
                and used at most 10 % of those that it was given; or
                Transformers initialized weights with at least half of the elements of a model that
-               `from_pretrained` loaded
+               `from_pretrained` loaded; or
+               after the first step at least 90 % of the matrices of a load have no relation to what
+               was loaded: the correlation of 64 elements, and that of their sizes, is below 0.5
 
 Units
     There are no settings. Loads: the last one into each module before the 4th step of the training.
 
 Source
     Checkpoints of wrapped models, whose names begin with `module.` or `_orig_mod.`, and the warning
-    of Transformers that weights are newly initialized.
+    of Transformers that weights are newly initialized. zshn25/DINOv2_mmseg pull request 1: the
+    runner initializes the weights after they were loaded.
 
 Defaults
-    A new head is a small part of a model. A load of adapters, or of the part that two models have
-    in common, uses what it is given.
+    A new head is a small part of a model, and so are last layers that are initialized on purpose. A
+    load of adapters, or of the part that two models have in common, uses what it is given. Weights
+    that are quantized, pruned, merged or averaged are related to those before; those that are
+    replaced by other tensors, or loaded again, are not compared.
 """
 
 from __future__ import annotations
@@ -46,5 +51,13 @@ class WeightsNotLoaded(ReportedCheck):
             "initialized.",
             f"Stop the run: it trains from random weights. {remedy}",
             Severity.CRITICAL,
-        )
+        ),
+        "set_anew": Problem(
+            "The weights that a checkpoint gave to {modules} were set anew before the first step: "
+            "nothing of them is left.",
+            "Stop the run: it does not train the loaded weights. Look for code that initializes or "
+            "copies weights after the load, such as `model.apply(...)`, `init_weights()` or "
+            "`reset_parameters()`, and load the checkpoint after it.",
+            Severity.CRITICAL,
+        ),
     }

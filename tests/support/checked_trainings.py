@@ -460,7 +460,34 @@ def zeroed_in_each_pass() -> None:
         scaler.update()
 
 
+def initialized_after_a_load() -> None:
+    """A runner initializes the weights that were loaded (DINOv2_mmseg#1)."""
+    model = network()
+    model.load_state_dict(network().state_dict())
+    model.apply(reset)
+    train(model, AdamW(model.parameters()))
+
+
+def generator_initialized_after_a_load() -> None:
+    """The discriminator takes the first step, and has its weights."""
+    generator = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 20))
+    discriminator = nn.Linear(20, 1)
+    for model in (generator, discriminator):
+        model.load_state_dict(copy.deepcopy(model).state_dict())
+    generator.apply(reset)
+    optimizers = AdamW(generator.parameters()), AdamW(discriminator.parameters())
+    for _ in range(STEPS):
+        for number in (1, 0):
+            made = generator(torch.randn(16, 8))
+            made = made.detach() if number else made
+            optimizers[number].zero_grad()
+            (discriminator(made) - discriminator(examples()[0])).mean().tanh().backward()
+            optimizers[number].step()
+
+
 SILENT: dict[Training, str] = {
+    initialized_after_a_load: "weights_not_loaded",
+    generator_initialized_after_a_load: "weights_not_loaded",
     cleared_in_each_pass: "gradients_discarded",
     zeroed_in_each_pass: "gradients_discarded",
     checkpoint_with_another_prefix: "weights_not_loaded",
@@ -1138,7 +1165,115 @@ def parts_loaded() -> None:
     train(model, AdamW(model.parameters()))
 
 
+def loaded(model: nn.Sequential | None = None) -> nn.Sequential:
+    """A network with weights of a checkpoint."""
+    model = network() if model is None else model
+    model.load_state_dict(copy.deepcopy(model).state_dict())
+    return model
+
+
+def last_layers_initialized_after_a_load() -> None:
+    model = loaded()
+    model[4:].apply(reset)
+    train(model, AdamW(model.parameters()))
+
+
+def loaded_and_cast() -> None:
+    model = loaded().bfloat16()
+    train(model, AdamW(model.parameters()))
+
+
+def loaded_and_quantized() -> None:
+    model = loaded()
+    with torch.no_grad():
+        for module in model[::2]:
+            if isinstance(module, nn.Linear):
+                step = module.weight.abs().max() / 4
+                module.weight.copy_((module.weight / step).round() * step)
+    train(model, AdamW(model.parameters()))
+
+
+def loaded_and_pruned() -> None:
+    model = loaded()
+    with torch.no_grad():
+        for module in model[::4]:
+            size = module.weight.abs()
+            module.weight.mul_(size > size.quantile(0.8))
+    train(model, AdamW(model.parameters()))
+
+
+def loaded_and_merged() -> None:
+    """An adapter of low rank is merged into each weight."""
+    model = loaded()
+    for module in model[::2]:
+        if isinstance(module, nn.Linear):
+            outputs, inputs = module.weight.shape
+            change = torch.randn(outputs, 4) @ torch.randn(4, inputs)
+            module.weight.data += 0.05 * change / change.std()
+    train(model, AdamW(model.parameters()))
+
+
+def loaded_and_perturbed() -> None:
+    """Shrink and perturb: a warm start that keeps a part of the weights."""
+    model = loaded()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(0.5).add_(0.25 * weight.std(correction=0) * torch.randn_like(weight))
+    train(model, AdamW(model.parameters()))
+
+
+def loaded_averages() -> None:
+    """The averages of a checkpoint are copied into the model that it gave weights to."""
+    model = loaded()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.copy_(0.9 * weight + 0.1 * weight.std(correction=0) * torch.randn_like(weight))
+    train(model, AdamW(model.parameters()))
+
+
+def loaded_and_replaced() -> None:
+    """The embedding and the head are for more tokens, and what is between is initialized."""
+    model = nn.Sequential(nn.Embedding(40, 64), nn.Flatten(), nn.Linear(256, 64), nn.Linear(64, 40))
+    loaded(model)
+    model[0], model[3] = nn.Embedding(50, 64), nn.Linear(64, 50)
+    model[2].apply(reset)
+    optimizer = AdamW(model.parameters())
+    for _ in range(STEPS):
+        tokens = torch.randint(0, 50, (8, 4))
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(tokens), tokens[:, 0]).backward()
+        optimizer.step()
+
+
+def part_loaded_again() -> None:
+    """The backbone has weights of another checkpoint than the detector that it is a part of."""
+    model = nn.Sequential(loaded(), nn.Linear(5, 5))
+    model.load_state_dict(copy.deepcopy(model).state_dict())
+    model[0].load_state_dict(network().state_dict())
+    train(model, AdamW(model.parameters()))
+
+
+def trained_from_the_start_for_another_fold() -> None:
+    model = loaded()
+    for fold in range(3):
+        train(model, AdamW(model.parameters()))
+        if fold:
+            model.load_state_dict(network().state_dict())
+        model.apply(reset)
+
+
+def adapter_beside_loaded_weights() -> None:
+    """What is loaded stays as it is, and the adapter is initialized afterwards."""
+    model, adapter = loaded().requires_grad_(False), nn.Linear(20, 20, bias=False)
+    nn.init.zeros_(adapter.weight)
+    train(nn.Sequential(adapter, model), AdamW(adapter.parameters()))
+
+
 HEALTHY: tuple[Training, ...] = (
+    last_layers_initialized_after_a_load, loaded_and_cast, loaded_and_quantized, loaded_and_pruned,
+    loaded_and_merged, loaded_and_perturbed, loaded_averages, loaded_and_replaced,
+    part_loaded_again,
+    trained_from_the_start_for_another_fold, adapter_beside_loaded_weights,
     sharpness_through_data, sharpness_with_a_radius_of_zero, embedding_attacked,
     inputs_attacked, losses_measured_alone,
     gradients_of_examples_clipped, gradients_of_examples_clipped_in_place, clipped_in_each_pass,

@@ -117,6 +117,9 @@ class Check:
         self.wrong_count = self.right_count = 0
         """What was counted in a row."""
 
+    def on_begin(self) -> None:
+        """The first step of the training has just ended; it is not counted."""
+
     def before_backward(self) -> None:
         """A backward pass begins, from the roots of the training."""
 

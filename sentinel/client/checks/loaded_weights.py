@@ -1,19 +1,36 @@
-"""Loaded weights: whether a checkpoint that was loaded before the training gave the model any.
+"""Loaded weights: whether the model that is trained has the weights that a checkpoint gave it.
 
 A checkpoint whose names have another prefix is loaded without an error, by `strict=False` or by
-Transformers, and the model keeps its random weights.
+Transformers, and the model keeps its random weights. An initialization after a load replaces the
+loaded weights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, ClassVar
+import sys
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
 from weakref import ref
 
+from sentinel.client.capture.grad_sharding import local_part
 from sentinel.client.capture.layer_names import module_path
 from sentinel.client.capture.owned_modules import modules_of, named_parameters
 from sentinel.client.checks.check import Check, Evidence
-from sentinel.client.checks.weights import names_text
+from sentinel.client.checks.weight_changes import (
+    MAX_CORRELATION,
+    MAX_TENSORS,
+    ROW,
+    correlation,
+    is_set_anew,
+)
+from sentinel.client.checks.weights import (
+    evenly_spaced,
+    is_sampled,
+    names_in_model,
+    names_text,
+    sample,
+)
 
 STEP = 3
 """The step after which it is known which model is trained."""
@@ -23,21 +40,38 @@ MAX_LOADED_SHARE = 0.1
 MIN_NEW_SHARE = 0.5
 """Share of the elements of a model that is initialized where Transformers reports it. A new head
 has far less, unless all of the model is tiny."""
+MIN_LOST_SHARE = 0.9
+"""Share of the matrices of a load that are set anew if it is lost. New heads, and last layers that
+are initialized on purpose, are fewer."""
+
+
+class Load(NamedTuple):
+    """A load into a module.
+
+    `lack` is what it lacks if nearly everything. `samples` are elements of the matrices that were
+    loaded, and weak references to these, by their id.
+    """
+
+    find_module: Callable[[], Any]
+    lack: Evidence
+    samples: dict[int, tuple[Callable[[], Any], Any]]
 
 
 class Loads:
     """The last load into each module of the process."""
 
     def __init__(self) -> None:
-        self.found: dict[int, tuple[Callable[[], Any], Evidence]] = {}
-        """Weak reference to a module, and what it lacks if nearly everything, by its id."""
+        self.found: dict[int, Load] = {}
+        """By the id of the module."""
+        self.are_sampled = True
+        """Those before the first step of the process."""
 
     def add_state_dict(self, module: Any, state_dict: Any, keys: Any) -> None:
         """Add a load of `state_dict`, with the keys that `load_state_dict` returned."""
         missing, unexpected = list(keys.missing_keys), len(keys.unexpected_keys)
         loaded = len(state_dict) - unexpected
         is_failed = loaded <= MAX_LOADED_SHARE * min(len(state_dict), loaded + len(missing))
-        self._add(module, missing if is_failed and missing and unexpected else ())
+        self._add(module, missing, is_failed=is_failed and bool(missing) and unexpected > 0)
 
     def add_pretrained(self, model: Any, missing: Iterable[str]) -> None:
         """Add a model that Transformers loaded, with the names of the weights it initialized."""
@@ -46,22 +80,45 @@ class Loads:
         new = [name for name in sizes if name in names]
         # Parameters that another rank holds have no elements.
         is_failed = sum(map(sizes.__getitem__, new)) >= MIN_NEW_SHARE * sum(sizes.values()) > 0.0
-        self._add(model, new if is_failed else ())
+        self._add(model, new, is_failed=is_failed)
 
-    def _add(self, module: Any, missing: Iterable[str]) -> None:
+    def _add(self, module: Any, missing: Collection[str], *, is_failed: bool) -> None:
         modules = [*dict.fromkeys(map(module_path, missing))]
-        evidence: Evidence = {"modules": names_text(modules)} if modules else {}
-        if not modules:
+        evidence: Evidence = {"modules": names_text(modules)} if is_failed else {}
+        parameters = dict(named_parameters(module))
+        if not is_failed:
             # A load of the whole makes up for one of a part, and that of a part for a failed one.
             inner = {id(each) for _, each in modules_of(module)}
             self.found = {
-                at: (known, lack)
-                for at, (known, lack) in self.found.items()
-                if at not in inner and not (lack and _contains(known(), module))
+                at: load
+                for at, load in self.found.items()
+                if at not in inner and not (load.lack and _contains(load.find_module(), module))
             }
-        self.found = {at: each for at, each in self.found.items() if each[0]() is not None}
+        self.found = {at: each for at, each in self.found.items() if each.find_module() is not None}
+        for load in self.found.values():
+            for parameter in parameters.values():
+                load.samples.pop(id(parameter), None)
         if len(self.found) < MAX_LOADS or id(module) in self.found:
-            self.found[id(module)] = ref(module), evidence
+            loaded = [each for name, each in parameters.items() if name not in {*missing}]
+            samples = _samples(loaded) if self.are_sampled and not is_failed else {}
+            self.found[id(module)] = Load(ref(module), evidence, samples)
+
+
+def _samples(parameters: Iterable[Any]) -> dict[int, tuple[Callable[[], Any], Any]]:
+    """Elements of evenly spaced matrices, and weak references to these, by their id."""
+    matrices = [each for each in parameters if each.dim() > 1 and _is_compared(each)]
+    return {
+        id(each): (ref(each), _row(each).clone()) for each in evenly_spaced(matrices, MAX_TENSORS)
+    }
+
+
+def _is_compared(tensor: Any) -> bool:
+    local = local_part(tensor)
+    return is_sampled(local) and local.numel() >= ROW
+
+
+def _row(tensor: Any) -> Any:
+    return sample(local_part(tensor), ROW).float()
 
 
 def _contains(whole: Any, module: Any) -> bool:
@@ -69,23 +126,73 @@ def _contains(whole: Any, module: Any) -> bool:
 
 
 class LoadedWeights(Check):
-    """Looks whether the last load into the model that is trained gave it weights."""
+    """Looks whether the model that is trained has the weights that the last load gave it."""
 
     name: ClassVar[str] = "loaded_weights"
+
+    def on_begin(self) -> None:
+        """Compare the weights after the first step with those that were loaded."""
+        torch, loads = sys.modules["torch"], self.training.loads
+        loads.are_sampled = False
+        device = next((each.device for each in self.training.parameters), None)
+        names, counts = [], []
+        with torch.no_grad():
+            for load in self._own_loads():
+                samples = [(known(), loaded) for known, loaded in load.samples.values()]
+                load.samples.clear()
+                # Weights that were replaced, as by a larger embedding, are others.
+                pairs = [
+                    (weight, loaded)
+                    for weight, loaded in samples
+                    if weight is not None and weight.device == device and _is_compared(weight)
+                ]
+                if pairs:
+                    modules = names_in_model(load.find_module(), [each for each, _ in pairs])
+                    names.append((names_text(modules), MIN_LOST_SHARE * len(samples)))
+                    counts.append(sum(_is_lost(*each) for each in pairs))
+            if counts:
+                vector = torch.stack(counts).float()
+                self.training.read_vector(vector, partial(self._judge, names))
+
+    def _judge(self, names: Sequence[tuple[str, float]], numbers: Sequence[float]) -> None:
+        """Judge the lost matrices of each load, given by its modules and the least of a loss."""
+        for (modules, least), lost in zip(names, numbers, strict=True):
+            if lost >= least:
+                self.set_result("set_anew", {"modules": modules})
 
     def after_step(self) -> None:
         """Judge the loads, once."""
         if self.training.steps != STEP:
             return
-        ids = {*map(id, self.training.parameters)}
-        loads = ((known(), evidence) for known, evidence in self.training.loads.found.values())
-        own = [
-            evidence
-            for module, evidence in loads
-            if module is not None and any(id(each) in ids for _, each in named_parameters(module))
-        ]
-        failed = [each for each in own if each]
+        own = self._own_loads()
+        failed = [each.lack for each in own if each.lack]
         if failed:
             self.set_result("not_loaded", failed[0])
-        elif own:
+        elif own and not self.problem:
             self.set_result("")
+
+    def _own_loads(self) -> list[Load]:
+        """The loads into modules of which the optimizer holds a part."""
+        ids = {*map(id, self.training.parameters)}
+        pairs = [(each, each.find_module()) for each in self.training.loads.found.values()]
+        return [
+            load
+            for load, module in pairs
+            if module is not None and any(id(each) in ids for _, each in named_parameters(module))
+        ]
+
+
+def _is_lost(weight: Any, loaded: Any) -> Any:
+    """Whether a weight has no relation to what was loaded, for another reason than the first step.
+
+    A tensor of one element, on the device of the weight.
+    """
+    # A copy to the host that is not waited for has no content yet.
+    before = loaded.to(weight.device, non_blocking=not weight.is_cpu)[None]
+    after = _row(weight)[None]
+    is_lost = is_set_anew(before, after)
+    if weight.grad is not None and _is_compared(weight.grad):
+        # A step at a high rate goes along the gradient, or its sign.
+        step = correlation(after - before, _row(weight.grad).sign()[None])
+        is_lost &= step.abs() < MAX_CORRELATION
+    return is_lost[0]

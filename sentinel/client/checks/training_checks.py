@@ -40,8 +40,8 @@ UPDATES_WITHOUT_STEP = 20
 are those of a search for the batch size, or of a warm-up of CUDA graphs."""
 
 HOOKS = (
-    "before_backward", "after_backward", "before_step", "after_step", "on_first_batch", "on_batch",
-    "on_fetch", "on_schedule", "on_load", "on_framework_backward",
+    "on_begin", "before_backward", "after_backward", "before_step", "after_step", "on_first_batch",
+    "on_batch", "on_fetch", "on_schedule", "on_load", "on_framework_backward",
 )  # fmt: skip
 """Methods of checks."""
 
@@ -168,6 +168,7 @@ class TrainingChecks:
             each.close()
         self._checks = [kind(training) for kind in CHECKS if kind.name not in self._disabled]
         self._hooks = self._find_hooks()
+        self._run("on_begin")
 
     def _find_hooks(self) -> dict[str, list[Hook]]:
         """The methods that the checks override, by name."""

@@ -187,7 +187,7 @@ def is_set_anew(before: Any, after: Any) -> Any:
     most of whose elements are zero, is not.
     """
     relation = (
-        _correlation(before, after).abs().maximum(_correlation(before.abs(), after.abs()).abs())
+        correlation(before, after).abs().maximum(correlation(before.abs(), after.abs()).abs())
     )
     changed = (before != after).float().mean(1)
     nonzero = (after != 0.0).float().mean(1)
@@ -196,7 +196,8 @@ def is_set_anew(before: Any, after: Any) -> Any:
     return is_new & (nonzero > MIN_NONZERO_SHARE) & varies
 
 
-def _correlation(first: Any, second: Any) -> Any:
+def correlation(first: Any, second: Any) -> Any:
+    """The correlation of each row of one matrix with that of another; on their device."""
     first = first - first.mean(1, keepdim=True)
     second = second - second.mean(1, keepdim=True)
     return sys.modules["torch"].nn.functional.cosine_similarity(first, second, dim=1, eps=1e-30)

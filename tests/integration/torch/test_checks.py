@@ -14,7 +14,9 @@ from support.checked_trainings import (
     examples,
     frozen_backbone_in_evaluation_mode,
     initialized_again,
+    loaded,
     network,
+    train,
 )
 from support.training_loops import monitored
 
@@ -82,6 +84,20 @@ def test_weights_are_set_anew_since_the_step_before(recorded):
     finding = next(each for each in outputs if isinstance(each, Finding))
     assert finding.onset_step == 9
     assert "`0`, `4`, `6`" in finding.summary
+
+
+@pytest.mark.parametrize(("kind", "rate"), [(torch.optim.AdamW, 1.0), (torch.optim.SGD, 500.0)])
+def test_a_first_step_that_changes_all_of_a_load_is_no_initialization(kind, rate, recorded):
+    with monitored:
+        model = loaded()
+        optimizer = kind(model.parameters(), rate)
+        train(model, optimizer, steps=1)
+        optimizer.param_groups[0]["lr"] = 0.0
+        train(model, optimizer, steps=8)
+
+    checks = [each for each in recorded()[0] if each.event is Event.CHECK]
+    reports = {each.attributes[CHECK_KEY]: each.attributes[PROBLEM_KEY] for each in checks}
+    assert reports["loaded_weights"] == ""
 
 
 def test_the_set_up_is_recorded(recorded, reported_metadata):
