@@ -25,7 +25,6 @@ from silent_trainings.loops import (
     loss_of,
     network,
     sequences,
-    train,
     update,
 )
 
@@ -58,12 +57,13 @@ class Stream(IterableDataset[tuple[Tensor, Tensor]]):
                 yield self.inputs[at], self.labels[at]
 
 
-@case(GITHUB + "huggingface/datasets/issues/3423", "repeated_batches/same_batch")
+@case(GITHUB + "huggingface/datasets/issues/3423", "repeated_batches/same_on_each_worker")
 def stream_on_each_worker(*, sick: bool) -> None:
     """Each worker of an iterable data set gives all of it, so that each batch comes twice."""
     model = network()
-    data = DataLoader(Stream(is_divided=not sick), 16, num_workers=2)
-    train(model, AdamW(model.parameters()), batches=[*endless(data)])
+    optimizer = AdamW(model.parameters())
+    for batch in endless(DataLoader(Stream(is_divided=not sick), 16, num_workers=2)):
+        update(optimizer, loss_of(model, batch))
 
 
 class Batches(IterableDataset[tuple[Tensor, Tensor]]):
@@ -88,7 +88,10 @@ def batch_of_each_worker(*, sick: bool) -> None:
         update(optimizer, loss_of(model, batch))
 
 
-@case(GITHUB + "NVIDIA-Genomics-Research/AtacWorks/issues/207")
+@case(
+    GITHUB + "NVIDIA-Genomics-Research/AtacWorks/issues/207",
+    "repeated_batches/same_example",
+)
 def one_example_in_each_batch(*, sick: bool) -> None:
     """All examples of a batch are the same one."""
     model, data = network(), loader(shuffle=True)

@@ -1,8 +1,12 @@
-"""Repeated batches: the data loader gives the same batch again, or to several ranks.
+"""Repeated batches: the data loader gives the same batch or example again, or to several ranks.
 
 Formula
     fingerprint = a checksum of elements of the first tensors of a batch
     Finding     = 6 batches in a row are equal; or
+                  the examples of each of 5 batches in a row are equal, and those of the batches are
+                  not, although a sampler draws each example once; or
+                  5 batches of the workers of an iterable data set are equal to the one before, each
+                  within a turn of all workers, and no first batch of a turn is; or
                   a DistributedSampler that shuffles gives the same order as in the pass before, in
                   the same epoch; or
                   two ranks of a DistributedDataParallel model have the same 8 batches in a row
@@ -56,6 +60,18 @@ class RepeatedBatches(ReportedCheck):
             "Make the iterator of the data loader once for each epoch, not at each step: "
             "`next(iter(loader))` gives its first batch. Check that the data set uses the index it "
             "is given.",
+        ),
+        "same_example": Problem(
+            "All examples of a batch are the same one, in {batches:.0f} batches in a row.",
+            "Check `collate_fn`: it is to stack all examples that it is given, and not the first "
+            "one again. Check that the data set does not write all examples into one tensor.",
+        ),
+        "same_on_each_worker": Problem(
+            "Each of the {workers:.0f} workers of the data loader gives all of the data: every "
+            "batch comes {workers:.0f} times.",
+            "Give each worker a part of the data: in `__iter__` of the data set take every n-th "
+            "example from `torch.utils.data.get_worker_info()`, or seed its generator with the "
+            "worker's number.",
         ),
         "same_order": Problem(
             "Two passes over the data had the same order, although the sampler shuffles.",

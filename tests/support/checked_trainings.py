@@ -7,7 +7,7 @@ names its error; the errors are those of public threads, each written anew.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import cycle
 
 import torch
@@ -21,7 +21,13 @@ from torch.optim.lr_scheduler import (
     SequentialLR,
 )
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import (
+    DataLoader,
+    IterableDataset,
+    Sampler,
+    TensorDataset,
+    get_worker_info,
+)
 
 STEPS = 30
 Training = Callable[[], None]
@@ -485,7 +491,49 @@ def generator_initialized_after_a_load() -> None:
             optimizers[number].step()
 
 
+Items = list[tuple[Tensor, Tensor]]
+
+
+def first_repeated(items: Items) -> tuple[Tensor, Tensor]:
+    inputs, label = items[0]
+    return torch.stack([inputs] * 16), torch.stack([label] * 16)
+
+
+def one_example_in_each_batch() -> None:
+    """A `collate_fn` that stacks the first example (AtacWorks#207)."""
+    model, data = network(), loader(shuffle=True)
+    data.collate_fn = first_repeated
+    train(model, AdamW(model.parameters()), batches=data)
+
+
+class Stream(IterableDataset[tuple[Tensor, Tensor]]):
+    """Batches in one order, each `repeats` times, all of them for each worker or a part."""
+
+    def __init__(self, count: int = 40, *, is_divided: bool, repeats: int = 1) -> None:
+        self.batches = [examples() for _ in range(count)]
+        self.is_divided, self.repeats = is_divided, repeats
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        worker = get_worker_info()
+        is_divided = self.is_divided and worker is not None
+        first, spacing = (worker.id, worker.num_workers) if is_divided else (0, 1)
+        repeated = [each for each in self.batches for _ in range(self.repeats)]
+        for batch in repeated[first::spacing]:
+            yield from zip(*batch, strict=True)
+
+
+def train_on_stream(data: Stream, workers: int = 2) -> None:
+    model, batches = network(), DataLoader(data, 16, num_workers=workers)
+    train(model, AdamW(model.parameters()), batches=batches)
+
+
+def stream_on_each_worker() -> None:
+    train_on_stream(Stream(is_divided=False))
+
+
 SILENT: dict[Training, str] = {
+    one_example_in_each_batch: "repeated_batches",
+    stream_on_each_worker: "repeated_batches",
     initialized_after_a_load: "weights_not_loaded",
     generator_initialized_after_a_load: "weights_not_loaded",
     cleared_in_each_pass: "gradients_discarded",
@@ -921,8 +969,10 @@ def detached_body() -> None:
 
 def one_batch_is_all_the_data() -> None:
     model = network()
+    optimizer = AdamW(model.parameters())
     data = DataLoader(TensorDataset(*examples(16)), batch_size=16)
-    train(model, AdamW(model.parameters()), batches=data)
+    for _ in range(STEPS):
+        train(model, optimizer, batches=data, steps=1)
 
 
 def cleared_through_data() -> None:
@@ -1269,7 +1319,99 @@ def adapter_beside_loaded_weights() -> None:
     train(nn.Sequential(adapter, model), AdamW(adapter.parameters()))
 
 
+def stream_divided_between_workers() -> None:
+    train_on_stream(Stream(is_divided=True))
+
+
+def stream_that_repeats() -> None:
+    """Each batch comes several times on purpose, as the prompts of GRPO."""
+    train_on_stream(Stream(is_divided=True, repeats=3))
+    train_on_stream(Stream(is_divided=True, repeats=2), workers=0)
+
+
+def stream_of_one_batch() -> None:
+    """Less data than workers."""
+    train_on_stream(Stream(1, is_divided=False))
+
+
+class RepeatSampler(Sampler[int]):
+    """Each example, or each batch of 16, several times in a row, as for GRPO."""
+
+    def __init__(self, *, examples: int = 1, batches: int = 1) -> None:
+        self.examples, self.batches = examples, batches
+
+    def __iter__(self) -> Iterator[int]:
+        for batch in torch.randperm(160).split(16 // self.examples):
+            for _ in range(self.batches):
+                for at in batch.tolist():
+                    yield from [at] * self.examples
+
+
+def train_on_sampler(sampler: RepeatSampler, workers: int = 0) -> None:
+    model, data = network(), TensorDataset(*examples(160))
+    batches = DataLoader(data, 16, sampler=sampler, num_workers=workers)
+    train(model, AdamW(model.parameters()), batches=batches)
+
+
+def prompts_repeated_by_the_sampler() -> None:
+    train_on_sampler(RepeatSampler(examples=16))
+
+
+def batches_repeated_by_the_sampler() -> None:
+    """For two updates of each batch, by workers that take turns."""
+    train_on_sampler(RepeatSampler(batches=2), workers=2)
+
+
+def prompts_repeated_by_the_batch() -> None:
+    """Four prompts in a batch, all of them four times."""
+    model = network()
+
+    def collate(items: Items) -> list[Tensor]:
+        return [torch.stack([*each] * 4) for each in zip(*items, strict=True)]
+
+    data = DataLoader(TensorDataset(*examples(160)), 4, shuffle=True, collate_fn=collate)
+    train(model, AdamW(model.parameters()), batches=data)
+
+
+def batches_of_one_example() -> None:
+    model = nn.Linear(20, 5)
+    data = DataLoader(TensorDataset(*examples(160)), 1, shuffle=True)
+    train(model, AdamW(model.parameters()), batches=data)
+
+
+def inputs_repeated_beside_others() -> None:
+    """The same coordinates for each example, whose images are no tensors."""
+    model, coordinates = network(), torch.randn(16, 20)
+    inputs, labels = examples(160)
+
+    def collate(items: list[int]) -> dict[str, object]:
+        return {
+            "at": coordinates[items[0] % 16].repeat(16, 1),
+            "images": [inputs[i] for i in items],
+        }
+
+    optimizer, steps = AdamW(model.parameters()), 0
+    while steps < STEPS:
+        for batch in DataLoader(range(160), 16, shuffle=True, collate_fn=collate):
+            steps += 1
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(torch.stack(batch["images"])), labels[:16]).backward()
+            optimizer.step()
+
+
+def inputs_of_zeros_beside_labels() -> None:
+    """As a generator that is given the class alone, in classes of one value."""
+    model = network()
+    data = TensorDataset(torch.zeros(160, 20), torch.arange(160) // 16 % 5)
+    train(model, AdamW(model.parameters()), batches=DataLoader(data, 16))
+    train(model, AdamW(model.parameters()), batches=DataLoader(data, 16, shuffle=True))
+
+
 HEALTHY: tuple[Training, ...] = (
+    stream_divided_between_workers, stream_that_repeats, stream_of_one_batch,
+    prompts_repeated_by_the_sampler, batches_repeated_by_the_sampler,
+    prompts_repeated_by_the_batch, inputs_repeated_beside_others,
+    inputs_of_zeros_beside_labels, batches_of_one_example,
     last_layers_initialized_after_a_load, loaded_and_cast, loaded_and_quantized, loaded_and_pruned,
     loaded_and_merged, loaded_and_perturbed, loaded_averages, loaded_and_replaced,
     part_loaded_again,
