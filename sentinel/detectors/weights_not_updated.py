@@ -7,7 +7,8 @@ Formula
                3 measured steps in a row wrote into no weight; or
                the optimizer has no parameter with a gradient in 3 steps in a row; or
                no optimizer takes a step, and 20 gradients are computed and cleared; or
-               a parameter between others of the optimizer gets a gradient, and no optimizer that
+               a parameter between others of the optimizer, in the order of the model or, if the
+               model does not own it, of the computation, gets a gradient, and no optimizer that
                took a step holds it; or
                since the end of a warm-up, in at least 3 measurements, less than 0.3 % of the
                elements of matrices in 16 bits or less moved
@@ -91,7 +92,8 @@ class WeightsNotUpdated(ReportedCheck):
             "The parameters of {modules} get gradients, but no optimizer holds them.",
             "Add these parameters to the optimizer, or set `requires_grad` to False if they are "
             "to stay as they are. Parameters added to a model later need "
-            "`optimizer.add_param_group`.",
+            "`optimizer.add_param_group`. Layers are to be in `nn.ModuleList` instead of a list, "
+            "and made in `__init__` instead of `forward`.",
         ),
         "too_small": Problem(
             "A step changes {moved_share:.2%} of the {dtype} weights: at a learning rate of "

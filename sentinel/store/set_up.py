@@ -34,6 +34,7 @@ FACTS: Mapping[str, str] = {
     "model_parameters": "Parameters",
     "trained_parameters": "Trained share",
     "modules_without_gradient": "Trained without a gradient",
+    "modules_without_optimizer": "Gradients that no optimizer uses",
     "parameter_types": "Parameter types",
     "peft_type": "Adapter",
     "strategy": "Strategy",

@@ -531,7 +531,47 @@ def stream_on_each_worker() -> None:
     train_on_stream(Stream(is_divided=False))
 
 
+class Listed(nn.Module):
+    """Its inner layers are in a list, and made anew in each pass or once."""
+
+    def __init__(self, *, is_made_once: bool) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(20, 32), nn.Linear(32, 5)
+        self.layers = [nn.Linear(32, 32), nn.Linear(32, 32)] if is_made_once else []
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.first(inputs).tanh()
+        for layer in self.layers or [nn.Linear(32, 32)]:
+            hidden = layer(hidden).tanh()
+        return self.last(hidden)
+
+
+def layers_in_a_list() -> None:
+    model = Listed(is_made_once=True)
+    train(model, AdamW(model.parameters()), clear=model.zero_grad)
+
+
+def layer_made_in_forward() -> None:
+    model = Listed(is_made_once=False)
+    train(model, AdamW(model.parameters()))
+
+
+def layers_in_a_list_in_mixed_precision() -> None:
+    """Each weight is cast."""
+    model = Listed(is_made_once=True)
+    optimizer = AdamW(model.parameters())
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = loss_of(model, examples())
+        loss.backward()
+        optimizer.step()
+
+
 SILENT: dict[Training, str] = {
+    layers_in_a_list: "weights_not_updated",
+    layer_made_in_forward: "weights_not_updated",
+    layers_in_a_list_in_mixed_precision: "weights_not_updated",
     one_example_in_each_batch: "repeated_batches",
     stream_on_each_worker: "repeated_batches",
     initialized_after_a_load: "weights_not_loaded",
@@ -1407,7 +1447,60 @@ def inputs_of_zeros_beside_labels() -> None:
     train(model, AdamW(model.parameters()), batches=DataLoader(data, 16, shuffle=True))
 
 
+def left_out(
+    model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], *others: nn.Module
+) -> None:
+    """Train the model and not the others, which get gradients as well."""
+    optimizer = AdamW(model.parameters(), 1e-3)
+    for _ in range(STEPS):
+        for each in (model, *others):
+            each.zero_grad()
+        loss(*examples()).backward()
+        optimizer.step()
+
+
+def head_left_out() -> None:
+    """As a language model behind a projection of images."""
+    model = network()
+    left_out(model[:4], lambda *batch: loss_of(model, batch), model)
+
+
+def backbone_left_out() -> None:
+    """A backbone of its own."""
+    backbone, head = network()[:6], nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 5))
+    left_out(head, lambda *batch: loss_of(nn.Sequential(backbone, head), batch), backbone)
+
+
+def teacher_left_out() -> None:
+    student, teacher = network(), network()
+    left_out(
+        student, lambda inputs, _: (student(inputs) - teacher(inputs)).square().mean(), teacher
+    )
+
+
+class Weighted(nn.Module):
+    """A network with learned weights of its losses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network, self.weights = network(), nn.Parameter(torch.zeros(2))
+
+
+def perception_left_out() -> None:
+    """A loss by the features of another network, with a learned weight."""
+    model, features = Weighted(), nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Linear(16, 8))
+
+    def loss(inputs: Tensor, labels: Tensor) -> Tensor:
+        outputs = model.network(inputs)
+        other = features(outputs) - features(nn.functional.one_hot(labels, 5).float())
+        losses = nn.functional.cross_entropy(outputs, labels), other.square().mean()
+        return (torch.stack(losses) * (-model.weights).exp() + model.weights).sum()
+
+    left_out(model, loss, features)
+
+
 HEALTHY: tuple[Training, ...] = (
+    head_left_out, backbone_left_out, teacher_left_out, perception_left_out,
     stream_divided_between_workers, stream_that_repeats, stream_of_one_batch,
     prompts_repeated_by_the_sampler, batches_repeated_by_the_sampler,
     prompts_repeated_by_the_batch, inputs_repeated_beside_others,

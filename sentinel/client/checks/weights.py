@@ -43,6 +43,8 @@ MIN_GRADIENT_SHARE = 1e-4
 """Share of the mean size of all elements, below which a gradient is none."""
 GRAPH_STEP, MAX_GRAPH_NODES = 8, 20_000
 """The step whose graph is searched for parameters in no optimizer, and nodes that are visited."""
+MAX_VIEWS = 8
+"""Nodes between an operation and its parameter, such as a cast and a transposition."""
 MAX_NAMES = 8
 
 
@@ -92,18 +94,20 @@ class WeightUpdates(Check):
 
     def before_backward(self) -> None:
         """Find the parameters of the pass while some without an optimizer are looked for."""
-        is_wanted = self.training.steps + 1 == GRAPH_STEP or self._steps_without_gradient
-        if is_wanted and not self._leaves:
-            found = graph_leaves(each.grad_fn for each in self.training.roots)
+        is_graph_step = self.training.steps + 1 == GRAPH_STEP
+        if (is_graph_step or self._steps_without_gradient) and not self._leaves:
+            nodes = [*graph_nodes(each.grad_fn for each in self.training.roots)]
+            found = graph_leaves(nodes)
             self._leaves = [ref(each) for each in found]
+            if is_graph_step:
+                # Those that are made in each forward pass are gone after it.
+                self._find_omitted(nodes, found)
 
     def before_step(self) -> None:
         """Sample weights and gradients, if this step is measured."""
         if is_capturing_graph():
             return
         step, parameters = self.training.steps + 1, self.training.parameters
-        if step == GRAPH_STEP:
-            self._find_omitted(parameters)
         if step <= FIRST_STEPS[-1]:
             self._count_gradients(parameters)
         else:
@@ -151,28 +155,50 @@ class WeightUpdates(Check):
             evidence["modules"] = names_text(module_names(leaves))
         self.set_result("other_tensors" if leaves else "no_gradient", evidence)
 
-    def _find_omitted(self, parameters: Sequence[Any]) -> None:
-        """Find parameters of the model that get a gradient and that no optimizer holds."""
-        own = {*map(id, parameters)}
+    def _find_omitted(self, nodes: Sequence[Any], leaves: Sequence[Any]) -> None:
+        """Find parameters that get a gradient and that no optimizer holds, in a graph."""
+        own = {*map(id, self.training.parameters)}
         held = own | {
             id(each)
             for optimizer in self.training.find_optimizers()
             for group in optimizer.param_groups
             for each in group["params"]
         }
-        omitted = {id(each) for each in existing(self._leaves) if id(each) not in held}
+        omitted = [each for each in leaves if id(each) not in held]
         root = self.training.find_model() if omitted else None
         if root is None:
             return
+        ids = {*map(id, omitted)}
         order = [(clean_name(name), id(each)) for name, each in named_parameters(root)]
+        owned = {each for _, each in order}
+        outside = [each for each in omitted if id(each) not in owned]
+        self._record_omitted(omitted, names_in_model(root, omitted), len(outside), leaves)
         first, last = (
             next((at for at, (_, each) in places if each in own), -1)
             for places in (enumerate(order), reversed([*enumerate(order)]))
         )
-        names = [name for name, each in order[first : last + 1] if each in omitted]
-        if names:
-            modules = [*dict.fromkeys(map(module_path, names))]
+        names = [name for name, each in order[first : last + 1] if each in ids]
+        modules = [*dict.fromkeys(map(module_path, names))]
+        # Others than those of the model may be a backbone, or a loss with parameters.
+        inner = {*map(id, leaves_between(nodes, own))} if outside else set()
+        shapes = [" x ".join(map(str, each.shape)) for each in outside if id(each) in inner]
+        if modules:
             self.set_result("not_in_optimizer", {"modules": names_text(modules)})
+        elif shapes:
+            text = f"layers that are no part of the model ({names_text(shapes)})"
+            self.set_result("not_in_optimizer", {"modules": text})
+
+    def _record_omitted(
+        self, omitted: Sequence[Any], modules: Sequence[str], outside: int, leaves: Sequence[Any]
+    ) -> None:
+        """Record which parameters get a gradient for nothing, which may be on purpose."""
+        if self.training.rank:
+            return
+        texts = [names_text(modules)] if modules else []
+        texts += [f"{outside} parameters outside the model"] if outside else []
+        share = sum(each.numel() for each in omitted) / sum(each.numel() for each in leaves)
+        text = f"{' and '.join(texts)}, {share:.2%} of what gets gradients"
+        self.training.record_metadata({"modules_without_optimizer": text})
 
     def _measure(self, parameters: Sequence[Any]) -> None:
         """Sample the weights that have a gradient, with their gradients."""
@@ -401,10 +427,73 @@ def graph_nodes(nodes: Iterable[Any]) -> Iterator[Any]:
 
 
 def graph_leaves(nodes: Iterable[Any]) -> list[Any]:
-    """The parameters for which a backward pass through these nodes makes gradients."""
+    """The parameters for which a backward pass makes gradients in one of these nodes."""
     parameter = sys.modules["torch"].nn.Parameter
-    found = (getattr(node, "variable", None) for node in graph_nodes(nodes))
+    found = (getattr(node, "variable", None) for node in nodes)
     return [*{id(each): each for each in found if isinstance(each, parameter)}.values()]
+
+
+def leaves_between(nodes: Sequence[Any], held: Collection[int]) -> list[Any]:
+    """The parameters of operations that lie between two with parameters whose ids are in `held`.
+
+    The gradient reaches such an operation through one with a held matrix, and goes on through its
+    input to another one.
+    """
+    hidden = sys.modules["torch"].autograd.function.BackwardCFunction
+    following = {
+        node: [each for each, _ in node.next_functions if each is not None] for node in nodes
+    }
+    before: dict[Any, list[Any]] = {}
+    for node, others in following.items():
+        for each in others:
+            before.setdefault(each, []).append(node)
+    # By the operation: its parameters, each behind views and casts alone, and its other inputs.
+    inputs: dict[Any, list[Any]] = {}
+    parameters: dict[Any, list[Any]] = {}
+    for node, others in following.items():
+        if len(others) > 1 and not isinstance(node, hidden):
+            for each in others:
+                leaf = _leaf_behind(each, following)
+                if leaf is None:
+                    inputs.setdefault(node, []).append(each)
+                else:
+                    parameters.setdefault(node, []).append(leaf)
+    # A weight of a loss, or a temperature, is no layer.
+    trained = [
+        node
+        for node, leaves in parameters.items()
+        if any(id(each) in held and each.dim() > 1 for each in leaves)
+    ]
+    leading = _reachable(trained, before)
+    below = _reachable([each for node in trained for each in following[node]], following)
+    return [
+        leaf
+        for node, leaves in parameters.items()
+        if node in below and any(each in leading for each in inputs.get(node, ()))
+        for leaf in leaves
+        if id(leaf) not in held
+    ]
+
+
+def _leaf_behind(node: Any, following: Mapping[Any, Sequence[Any]]) -> Any:
+    """The leaf to which this node leads by a few of one input each; None if it leads elsewhere."""
+    for _ in range(MAX_VIEWS):
+        if len(following.get(node, ())) != 1:
+            break
+        node = following[node][0]
+    return getattr(node, "variable", None)
+
+
+def _reachable(nodes: Iterable[Any], following: Mapping[Any, Sequence[Any]]) -> set[Any]:
+    """These nodes, and those to which they lead."""
+    found = {*nodes}
+    pending = [*found]
+    while pending:
+        for each in following.get(pending.pop(), ()):
+            if each not in found:
+                found.add(each)
+                pending.append(each)
+    return found
 
 
 def module_names(tensors: Collection[Any], kind: Any = object) -> list[str]:

@@ -10,10 +10,13 @@ import torch
 from support.checked_trainings import (
     HEALTHY,
     SILENT,
+    backbone_left_out,
     detached_body,
     examples,
     frozen_backbone_in_evaluation_mode,
+    head_left_out,
     initialized_again,
+    layers_in_a_list,
     loaded,
     network,
     train,
@@ -109,12 +112,27 @@ def test_the_set_up_is_recorded(recorded, reported_metadata):
     assert known["trained_parameters"] == linear[1] + linear[2]
     assert known["parameter_types"] == "float32"
     assert "modules_without_gradient" not in known
+    assert "modules_without_optimizer" not in known
 
 
 def test_trained_modules_without_a_gradient_are_recorded(reported_metadata):
     monitored(detached_body)()
 
     assert reported_metadata()[0]["modules_without_gradient"] == "`body`"
+
+
+@pytest.mark.parametrize(
+    ("training", "described"),
+    [
+        (head_left_out, "`4`, `6`, 75.29% of what gets gradients"),
+        (backbone_left_out, "6 parameters outside the model, 55.67% of what gets gradients"),
+        (layers_in_a_list, "4 parameters outside the model, 71.62% of what gets gradients"),
+    ],
+)
+def test_gradients_that_no_optimizer_uses_are_recorded(training, described, reported_metadata):
+    monitored(training)()
+
+    assert reported_metadata()[0]["modules_without_optimizer"] == described
 
 
 def test_a_model_whose_mode_is_observed_can_be_pickled_and_copied():
