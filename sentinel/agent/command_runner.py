@@ -26,6 +26,7 @@ from sentinel.transport.launch_status import LAUNCHER_PID_VARIABLE, LaunchStatus
 from sentinel.transport.paths import describe_error, list_rings
 from sentinel.transport.process import Process
 from sentinel.transport.run_id import derive_run_id
+from sentinel.transport.slurm_job import node_run_id, slurm_variables
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ AGENT_DELAY_SECONDS = 1.0
 a command that failed or trained, the agent is started if it was not yet."""
 KILLED_WAIT_SECONDS = 1.0
 """How long after a SIGKILL of the command an agent that exits is still started again."""
+STOP_SIGNAL_SPREAD_SECONDS = 0.5
+"""By how much later than the command we may get the signal that ended both."""
 _SI_KERNEL = 0x80
 """SI_KERNEL: `si_code` of a signal of the terminal, which the whole process group receives."""
 _AUTOSTART_DIR = Path(__file__).resolve().parents[1] / "client" / "autostart"
@@ -127,7 +130,9 @@ class CommandRunner:
     def publish_launch(self) -> LaunchStatus:
         """Write the status of a command that begins now. Raises OSError, ValueError."""
         name = self.name or run_name_from_command(self.command)
-        run = os.environ.get("SENTINEL_RUN_ID") or derive_run_id(name, {}, is_alone=True)
+        run = node_run_id(os.environ.get("SENTINEL_RUN_ID", ""), os.environ) or derive_run_id(
+            name, slurm_variables(os.environ), is_alone=True
+        )
         launch = LaunchStatus(
             run,
             Process.current(),
@@ -232,11 +237,19 @@ def wait_for_command(
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
             code = os.waitstatus_to_exitcode(status)
+            if -code in STOP_SIGNALS and not (received and received.si_signo in STOP_SIGNALS):
+                _await_stop_signal(on_stop_signal)
             return 128 - code if code < 0 else code
         try:
             poll()
         except Exception as error:
             print_message(f"{describe_error(error)} The command keeps running.")
+
+
+def _await_stop_signal(on_stop_signal: Callable[[int], None]) -> None:
+    """Note a signal to end that reached the command first: a scheduler sends it to one by one."""
+    if received := signal.sigtimedwait(STOP_SIGNALS, STOP_SIGNAL_SPREAD_SECONDS):
+        on_stop_signal(received.si_signo)
 
 
 def exec_command(command: list[str], environ: Mapping[str, str]) -> NoReturn:

@@ -22,6 +22,7 @@ from sentinel.signals.hardware import NodeMeasurements
 from sentinel.store import database
 from sentinel.transport.paths import list_rings
 from sentinel.transport.ring import read_header
+from sentinel.transport.slurm_job import SlurmJob
 
 _MAX_RECORDS = 10_000
 """Records that are processed in one transaction."""
@@ -67,6 +68,7 @@ def report_killed_run(
             lambda: last_time,
             keep_messages=settings.privacy.messages,
         )
+        rings.job_state.job = SlurmJob.of_metadata(processor.history.run_metadata.as_dict())
         with closing(rings):
             return _report(processor, rings)
 
@@ -87,7 +89,10 @@ def _report(processor: RunProcessor, rings: LiveRings) -> bool:
         # No step waits for further values.
         now = processor.clock()
         _store(processor, rings, [Record(processor.run, WHOLE_RUN, 0, now, Event.HEARTBEAT, {})])
-        _store(processor, rings, _ends(processor))
+        ends = _ends(processor)
+        _store(
+            processor, rings, (rings.job_state.annotate_heartbeat(e, is_final=True) for e in ends)
+        )
     with database.transaction(processor.connection, mode="immediate"):
         processor.snapshot()
     rings.remove_rings()

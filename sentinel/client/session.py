@@ -33,6 +33,7 @@ from sentinel.transport.identity import Identity
 from sentinel.transport.launch_environment import identify
 from sentinel.transport.ring import RingWriter, fitting_capacity
 from sentinel.transport.ring_layout import NORMAL_OUTCOMES
+from sentinel.transport.slurm_job import slurm_metadata
 
 if TYPE_CHECKING:
     from sentinel.client.capture.gradient_flow import GradientFlow
@@ -202,7 +203,7 @@ def integration_names() -> list[str]:
 
 
 def start_attributes(identity: Identity, arguments: MonitorArguments) -> dict[str, Any]:
-    """Attributes of the START record: size and limits of the run, and its host and software."""
+    """Attributes of the START record: size and limits of the run, its host, job and software."""
     torch = sys.modules.get("torch")
     known = {
         NAME_KEY: arguments.run if arguments.run != identity.run else None,
@@ -220,6 +221,7 @@ def start_attributes(identity: Identity, arguments: MonitorArguments) -> dict[st
         "python": sys.version.split()[0],
         "framework": "torch",
         "torch": str(torch.__version__) if torch is not None else None,
+        **slurm_metadata(os.environ),
     }
     known = {key: value for key, value in known.items() if value is not None}
     return {**arguments.metadata, **known}

@@ -11,6 +11,9 @@ Formula
     warning    = the ranks were asked to end by SIGTERM or SIGHUP, as by `scancel`,
                  `kubectl delete`, a preemption or a closed terminal; after four times `settle`
     info       = `sentinel run` received that signal and passed it on
+    In a Slurm job, its state decides instead, if one ended it: critical for OUT_OF_MEMORY and
+    NODE_FAIL, warning for TIMEOUT, DEADLINE and PREEMPTED, info for CANCELLED, and for a job that
+    was requeued
 
     The first failure is the earliest one, except that a connection error, an abort or an end by
     SIGTERM within seconds of a rank that ended by itself follows from that rank. The ranks that
@@ -25,6 +28,7 @@ Source
     has waited for it, and on Linux 6.15 or newer from the pidfd at any time; on older kernels it
     may stay unknown, unless `sentinel run` is the parent. Kills for want of memory are counted in
     `memory.events` of the control group of the process (`memory.oom_control` in version 1).
+    The state of a job is that of `scontrol show job`, for which the report waits at most 3 seconds.
 
     The sender of a signal is not known. A rank that handles SIGTERM and is ended by SIGKILL later
     counts as ended by SIGTERM if `sentinel run` or the agent had received SIGTERM up to two
@@ -40,6 +44,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from sentinel.detectors._job_ends import job_end
 from sentinel.detectors._rank_ends import (
     CRASHES,
     death_text,
@@ -53,7 +58,11 @@ from sentinel.model.record import Record
 STOPPED_SETTLE_FACTOR = 4.0
 """How much longer an end by SIGTERM is held: what caused it may be reported by another node."""
 RUN_LAUNCHER = "sentinel run"
-_EVIDENCE = ("signal", "code", "exit_code", "memory_limit")
+STOPPED_REMEDY = (
+    "If you did not end this job, look in the scheduler's log for a preemption, a time limit or a "
+    "deleted job, then resume from the last checkpoint."
+)
+_EVIDENCE = ("signal", "code", "exit_code", "memory_limit", "job_id", "job_state")
 
 
 @dataclass
@@ -86,8 +95,10 @@ class RunDied:
         if record.attributes.get("failure_origin") or record.attributes.get("elastic_restart"):
             return None
         is_stopped = cause == "stopped"
-        if self._may_change(record) and record.time - self._died_time < (
-            self.settle * (STOPPED_SETTLE_FACTOR if is_stopped else 1.0)
+        settle = self.settle * (STOPPED_SETTLE_FACTOR if is_stopped else 1.0)
+        is_settled = record.time - self._died_time >= settle
+        if self._may_change(record) and (
+            not is_settled or "job_state_pending" in record.attributes
         ):
             return None
         return _stopped_finding(record) if is_stopped else _death_finding(record)
@@ -98,8 +109,13 @@ class RunDied:
         attributes = record.attributes
         # A launcher that still waits for the command reports the signal that ended it.
         is_awaited = "signal" not in attributes and attributes.get("launcher") == "running"
-        is_open = bool(record.values["ranks_running"]) or is_awaited
-        return (is_open or attributes["cause"] == "stopped") and "final" not in attributes
+        is_open = (
+            bool(record.values["ranks_running"])
+            or is_awaited
+            or "job_state_pending" in attributes
+            or attributes["cause"] == "stopped"
+        )
+        return is_open and "final" not in attributes
 
 
 def _death_finding(record: Record) -> Finding:
@@ -111,12 +127,14 @@ def _death_finding(record: Record) -> Finding:
     agent = ", together with the agent of the run" if "agent_killed" in attributes else ""
     running = int(record.values["ranks_running"])
     rest = followers_text(attributes, running) or "no rank is left"
+    job = job_end(attributes)
     return Finding(
         summary=f"{format_ranks(culprits)} {verb}{how} at step {record.step}{silence}{agent}; "
-        f"{rest}.",
+        f"{rest}.{_job_sentence(attributes)}",
         evidence=_evidence(record),
+        severity=None if job is None else job.severity,
         rank=culprits[0],
-        remedy=_remedy(attributes),
+        remedy=_remedy(attributes) if job is None else job.remedy,
     )
 
 
@@ -125,15 +143,24 @@ def _stopped_finding(record: Record) -> Finding:
     culprits = ranks_in(attributes, "culprit_ranks")
     verb = "was" if len(culprits) == 1 else "were"
     by_us = attributes.get("stop_requested_by") == RUN_LAUNCHER
+    job = job_end(attributes)
+    severity = Severity.INFO if by_us else Severity.WARNING
     rest = followers_text(attributes, int(record.values["ranks_running"]))
     return Finding(
         summary=f"{format_ranks(culprits)} {verb} ended by {attributes.get('signal', 'SIGTERM')} "
-        f"at step {record.step}{f'; {rest}' if rest else ''}.",
+        f"at step {record.step}{f'; {rest}' if rest else ''}.{_job_sentence(attributes)}",
         evidence=_evidence(record),
-        severity=Severity.INFO if by_us else Severity.WARNING,
-        remedy="If you did not end this job, look in the scheduler's log for a preemption, a time "
-        "limit or a deleted job, then resume from the last checkpoint.",
+        severity=severity if job is None else job.severity or severity,
+        remedy=STOPPED_REMEDY if job is None else job.remedy,
     )
+
+
+def _job_sentence(attributes: Mapping[str, str]) -> str:
+    """What ended the Slurm job, after another sentence; empty if that is not known."""
+    job = job_end(attributes)
+    if job is None:
+        return ""
+    return f" Slurm job {attributes['job_id']} {job.text} ({attributes['job_state']})."
 
 
 def _evidence(record: Record) -> dict[str, float | str]:

@@ -13,6 +13,7 @@ from sentinel.live.process_watch import ProcessEnd
 from sentinel.model.quantity_text import format_bytes
 from sentinel.model.redaction import redact_line
 from sentinel.transport.process import Process, read_environ
+from sentinel.transport.slurm_job import SlurmJob
 
 ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
 """Environment variable of the ranks of torchrun: where `torch.distributed.elastic` writes the
@@ -30,7 +31,8 @@ _FRAME_PATTERN = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 class EndEvidence:
     """Where to look after the end of a process, found while it runs.
 
-    `oom_kills_before` is the count of the out-of-memory killer one or two intervals ago.
+    `oom_kills_before` is the count of the out-of-memory killer one or two intervals ago, `job` the
+    Slurm job of the process.
     """
 
     memory: MemoryCgroup = field(default_factory=lambda: MemoryCgroup(()))
@@ -38,14 +40,16 @@ class EndEvidence:
     oom_kills_before: int = 0
     _oom_kills: int = 0
     _sampled_at: float = 0.0
+    job: SlurmJob | None = None
 
     @staticmethod
     def find(process: Process) -> EndEvidence:
         """For a process that runs; empty for one that is gone."""
         memory = MemoryCgroup.of_process(process.pid)
-        path = read_environ(process.pid).get(ERROR_FILE_VARIABLE, "")
-        kills = memory.oom_kills()
-        return EndEvidence(memory, Path(path) if path else None, kills, kills)
+        environ = read_environ(process.pid)
+        path = environ.get(ERROR_FILE_VARIABLE, "")
+        job, kills = SlurmJob.of_environment(environ), memory.oom_kills()
+        return EndEvidence(memory, Path(path) if path else None, kills, kills, job=job)
 
     def update(self, now: float) -> None:
         """Count the kills again if that is due, while the process runs."""

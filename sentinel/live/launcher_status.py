@@ -6,6 +6,7 @@ the signal that killed it.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,6 +14,8 @@ from sentinel.live.liveness import StopRequest
 from sentinel.live.rank import LiveRank
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.transport.launch_status import LaunchStatus, read_launch_status
+
+POLL_SECONDS = 0.02
 
 
 @dataclass
@@ -34,6 +37,14 @@ class LauncherStatus:
         )
         self.launch = read_launch_status(self.run)
         self.is_launcher_gone = self.launch is not None and self.launch.launcher == dead_launcher
+
+    def await_exit(self, seconds: float) -> None:
+        """Read the status until the command has ended, for at most that long."""
+        deadline = time.monotonic() + seconds
+        self.poll()
+        while self.running and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+            self.poll()
 
     @property
     def running(self) -> bool:

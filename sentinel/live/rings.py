@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import heapq
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import InitVar, dataclass, field, replace
@@ -21,6 +22,7 @@ from pathlib import Path
 
 from sentinel.live.elastic_restart import ElasticRestartTracker
 from sentinel.live.end_evidence import EndEvidence
+from sentinel.live.job_state import JobState
 from sentinel.live.launcher_status import LauncherStatus
 from sentinel.live.liveness import StopRequest, build_heartbeat, ranks_with_own_process
 from sentinel.live.process_watch import ProcessWatch
@@ -40,6 +42,7 @@ from sentinel.transport.paths import (
 )
 from sentinel.transport.ring import NO_LIMIT, ReadPosition, RingError, RingReader, read_header
 from sentinel.transport.ring_layout import NORMAL_OUTCOMES
+from sentinel.transport.slurm_job import SlurmJob
 from sentinel.transport.stack_channel import remove_channel
 
 log = logging.getLogger(__name__)
@@ -51,6 +54,8 @@ FAILURE_SETTLE_SECONDS = 6.0
 UNREADABLE_RING_GRACE_SECONDS = 5.0
 MAX_FRAMES_PER_READ = 32
 """Records of one rank that are read before the rank that is then furthest behind."""
+LAUNCHER_EXIT_SECONDS = 1.0
+"""How long an agent that ends waits for `sentinel run`, which may get the same signal later."""
 SCAN_INTERVAL_SECONDS = 0.25
 """Time between scans for new rings, and for processes that are exiting."""
 MAX_POLL_GAP_SECONDS = 2.0
@@ -86,6 +91,7 @@ class LiveRings:
 
     def __post_init__(self, predecessor: LiveRings | None) -> None:
         self.launcher_status = LauncherStatus(self.run)
+        self.job_state = JobState(SlurmJob.of_environment(os.environ))
         self.stack_sampler = StackSampler()
         self.end_evidence: dict[Path, EndEvidence] = {}
         """What the predecessor knew of how each rank may end, by the path of its ring."""
@@ -239,12 +245,16 @@ class LiveRings:
         return bool(self.ranks) or self.launcher_status.running
 
     def prepare_final_poll(self) -> bool:
-        """Make the next poll report everything; returns whether a failure may be held back."""
+        """Make the next poll report everything; returns whether a failure may be held back.
+
+        Waits up to a second for the exit status of a command whose ranks have ended.
+        """
+        ended = [rank for rank in self._newest_attempt_ranks() if rank.ended]
         has_failure = self.elastic_restart.awaiting_restart or any(
-            rank.outcome not in NORMAL_OUTCOMES
-            for rank in self._newest_attempt_ranks()
-            if rank.ended
+            rank.outcome not in NORMAL_OUTCOMES for rank in ended
         )
+        if has_failure and not self.pids():
+            self.launcher_status.await_exit(LAUNCHER_EXIT_SECONDS)
         self.elastic_restart.is_shutting_down, self.last_heartbeat_at = True, 0.0
         return has_failure
 
@@ -283,7 +293,9 @@ class LiveRings:
             current,
         )
         heartbeat = self.elastic_restart.annotate_heartbeat(heartbeat, current, now)
-        final = {"final": "yes"} if self.elastic_restart.is_shutting_down else {}
+        is_final = self.elastic_restart.is_shutting_down
+        heartbeat = self.job_state.annotate_heartbeat(heartbeat, is_final=is_final)
+        final = {"final": "yes"} if is_final else {}
         return replace(
             heartbeat,
             values={**heartbeat.values, **self.new_machine_values()},
@@ -323,6 +335,7 @@ class LiveRings:
                 if not rank.ended:
                     rank.evidence = self.end_evidence.get(path, rank.evidence)
                     self.process_watch.add(rank.header.process)
+                self.job_state.job = rank.evidence.job or self.job_state.job
                 self.elastic_restart.add_rank(rank)
             except RingError as error:
                 self._count_if_unreadable(path, now, error)

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from sentinel.signals.run_metadata import NAME_KEY, PATCH_KEY_PREFIX
 from sentinel.signals.tracker_runs import TRACKER_RUN_KEYS
+from sentinel.transport.slurm_job import SLURM_KEY_PREFIX
 
 MAX_EXACT_INTEGER = 2.0**53
 """Whole numbers below it are exact as float64."""
@@ -23,8 +24,11 @@ Value = float | bool | str | None
 Kind = Literal["number", "flag", "choice"]
 
 RUN_SPECIFIC = frozenset(
-    {"pid", "run", "host", "hosts", "attempt", "local_rank", "rank", NAME_KEY, *TRACKER_RUN_KEYS}
-)
+    {
+        "pid", "run", "host", "hosts", "attempt", "local_rank", "rank", NAME_KEY,
+        f"{SLURM_KEY_PREFIX}job_id", f"{SLURM_KEY_PREFIX}array_task_id", *TRACKER_RUN_KEYS,
+    }
+)  # fmt: skip
 """Metadata that are no settings: two runs always differ in them, or the heading has them."""
 MAX_VALUE_CHARS = 100
 MAX_DEPTH = 8
@@ -35,7 +39,7 @@ LOG_RATIO = 50.0
 """Positive numbers are on a log scale only if the largest is so many times the smallest."""
 
 _SEED = re.compile(r"(.*[^a-z])?seed", re.IGNORECASE)
-_SENTINEL_PREFIXES = ("sentinel/", "monitor/", PATCH_KEY_PREFIX)
+_NO_SETTINGS_PREFIXES = ("sentinel/", "monitor/", PATCH_KEY_PREFIX, SLURM_KEY_PREFIX)
 _TRUTH_VALUES = {"true": True, "false": False}
 _NO_VALUES = frozenset({"", "none", "null", "nan"})
 _IDENTIFIER_LEVELS = 5
@@ -101,7 +105,7 @@ def flat_settings(config: Mapping[str, Any]) -> dict[str, Value]:
     return {
         name: to_value(value)
         for name, value in _items(config, MAX_DEPTH)
-        if name not in RUN_SPECIFIC and not name.startswith(_SENTINEL_PREFIXES)
+        if name not in RUN_SPECIFIC and not name.startswith(_NO_SETTINGS_PREFIXES)
     }
 
 

@@ -62,7 +62,11 @@ def identify(name: str | None = None, environ: Mapping[str, str] | None = None) 
         run = _unless_in_use(paths.validate_run_id(run), rank, world_size, environ, is_alone)
     else:
         run = derive_run_id(name, environ, is_alone=is_alone)
-    restart_count = _int_variable(environ, ("TORCHELASTIC_RESTART_COUNT",))
+    # On another node than before, nothing else shows how many attempts there were.
+    restart_count = max(
+        _int_variable(environ, (name,))
+        for name in ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
+    )
     return Identity(
         run=paths.validate_run_id(run),
         attempt=first_free_attempt(

@@ -110,6 +110,56 @@ DIED_OF = {
 }
 
 
+JOB_ENDS = {
+    "TIMEOUT": ("reached its time limit", Severity.WARNING, "`--time`"),
+    "DEADLINE": ("reached its deadline", Severity.WARNING, "`--time`"),
+    "OUT_OF_MEMORY": ("ran out of memory", Severity.CRITICAL, "`--mem`"),
+    "NODE_FAIL": ("lost a node", Severity.CRITICAL, "`--exclude`"),
+    "PREEMPTED": ("was preempted", Severity.WARNING, "`--requeue`"),
+    "CANCELLED": ("was cancelled", Severity.INFO, "`sacct"),
+    "REQUEUED": ("was put back into the queue", Severity.INFO, "`squeue"),
+}
+
+
+@pytest.mark.parametrize("cause", ["died", "stopped"])
+@pytest.mark.parametrize("state", JOB_ENDS)
+def test_the_job_of_slurm_decides_the_severity_and_the_remedy(cause, state):
+    text, severity, remedy = JOB_ENDS[state]
+    attributes = {"died_ranks": "1", "cause": cause, "culprit_ranks": "1", "final": "yes"}
+    job = {"job_id": "7", "job_state": state, "stop_requested_by": "sentinel run"}
+    finding = RunDied().update(heartbeat(running=0, **attributes, **job))
+
+    assert finding.summary.endswith(f". Slurm job 7 {text} ({state}).")
+    assert (finding.severity, finding.evidence["job_state"]) == (severity, state)
+    assert remedy in finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("attributes", "severity"),
+    [
+        ({"cause": "stopped", "stop_requested_by": "sentinel run"}, Severity.INFO),
+        ({"cause": "stopped"}, Severity.WARNING),
+        ({"cause": "died"}, None),
+    ],
+)
+def test_a_job_that_ends_for_a_hidden_reason_changes_no_severity(attributes, severity):
+    job = {"job_id": "7", "job_state": "COMPLETING", "final": "yes", "culprit_ranks": "1"}
+    finding = RunDied().update(heartbeat(running=0, died_ranks="1", **attributes, **job))
+
+    assert "Slurm job 7 is being ended: it was cancelled, or" in finding.summary
+    assert finding.severity is severity
+
+
+@pytest.mark.parametrize("cause", ["died", "stopped"])
+def test_a_death_waits_for_the_answer_of_slurm(cause):
+    detector, died = RunDied(), {"died_ranks": "1", "cause": cause, "culprit_ranks": "1"}
+    pending = heartbeat(9.0, running=0, **died, job_state_pending="yes")
+
+    assert detector.update(replace(pending, time=0.0)) is None
+    assert detector.update(pending) is None
+    assert isinstance(detector.update(heartbeat(9.1, running=0, **died)), Finding)
+
+
 @pytest.mark.parametrize(("attributes", "text"), DIED_OF.values(), ids=DIED_OF)
 def test_what_is_known_of_a_death_is_said(attributes, text):
     died = {"died_ranks": "1", "cause": "died", "culprit_ranks": "1", "following_ranks": "0,2,3"}
