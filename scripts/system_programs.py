@@ -33,6 +33,7 @@ class Program(NamedTuple):
 
 CHROMIUM = ("chromium-headless-shell", "chromium", "chromium-browser")
 MANAGER = ("prometheus-alertmanager", "alertmanager")
+SLURM = "jobs of Slurm, their ends and requeues"
 PROGRAMS = (
     Program(("make",), ("make",), "everything"),
     Program(("gcc",), ("gcc", "libc6-dev"), "DeepSpeed"),
@@ -40,6 +41,8 @@ PROGRAMS = (
     Program(("promtool",), ("prometheus",), "the syntax of /metrics and of the rules"),
     Program(MANAGER, MANAGER[:1], "alerts through Alertmanager"),
     Program(("amtool",), MANAGER[:1], "the syntax of Alertmanager's configuration"),
+    Program(("munge",), ("munge",), SLURM),
+    Program(("sbatch",), ("slurm-wlm",), SLURM),
     # Chromium renders text only with a font.
     Program(CHROMIUM, (*CHROMIUM[:1], "fonts-dejavu-core"), "pages"),
     Program(("openssl",), ("openssl",), "receivers with certificates of their own"),

@@ -22,6 +22,7 @@ TARGETS = {
     "prometheus": ("deploy/prometheus", "deploy/alertmanager"),
     "grafana": ("grafana",),
     "kubernetes": ("deploy/kubernetes", "deploy/container"),
+    "slurm": ("deploy/slurm",),
     "systemd": ("deploy/systemd",),
     "compose": ("deploy/compose", "deploy/prometheus", "deploy/alertmanager", "grafana"),
 }

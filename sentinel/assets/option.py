@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -22,6 +23,8 @@ DATASOURCE = "grafana/provisioning/datasources/prometheus.yaml"
 JOB, COMPOSE = "deploy/kubernetes/job.yaml", "deploy/compose/compose.yaml"
 AGENT_UNIT = "deploy/systemd/sentinel-agent@.service"
 TRAINING_UNIT = "deploy/systemd/sentinel-training@.service"
+SLURM_NODES = ("deploy/slurm/several-nodes.sh", "deploy/slurm/requeue.sh")
+SLURM = ("deploy/slurm/one-node.sh", *SLURM_NODES)
 
 
 class OptionError(ValueError):
@@ -62,6 +65,11 @@ class Option:
         if not re.fullmatch(self.pattern, value, re.ASCII):
             shown = self.default or self.example
             raise OptionError(f'{self.name} cannot be "{value}"; a valid value is "{shown}".')
+
+
+def _places(paths: Iterable[str], *texts: str) -> tuple[tuple[str, str], ...]:
+    """The places of a value that stands in several files alike."""
+    return tuple((path, text) for path in paths for text in texts)
 
 
 OPTIONS = (
@@ -147,6 +155,49 @@ OPTIONS = (
         "shared memory of the ranks and their rings",
         _QUANTITY,
         ((JOB, "sizeLimit: {}"),),
+    ),
+    Option(
+        "slurm.run",
+        "grpo-7b",
+        "name of the job; with its id, that of the run",
+        _NAME,
+        _places(SLURM, "--job-name={}", 'SENTINEL_RUN_ID="{}-$SLURM_JOB_ID"'),
+    ),
+    Option(
+        "slurm.partition",
+        "gpu",
+        "partition of the job",
+        r"[\w.,-]+",
+        _places(SLURM, "#SBATCH --partition={}"),
+    ),
+    Option(
+        "slurm.account",
+        "",
+        "account of the job; by default that of the user",
+        r"[\w.-]+",
+        _places(SLURM, "#SBATCH --account={}"),
+        "research",
+    ),
+    Option(
+        "slurm.nodes",
+        "4",
+        "nodes of a job on several",
+        r"[1-9]\d{0,4}",
+        _places(SLURM_NODES, "#SBATCH --nodes={}"),
+    ),
+    Option(
+        "slurm.gpus",
+        "8",
+        "GPUs of a node, and ranks on it",
+        r"[1-9]\d{0,2}",
+        _places(SLURM, "#SBATCH --gpus-per-node={}", "--nproc-per-node {}"),
+    ),
+    Option(
+        "slurm.time",
+        "24:00:00",
+        "time limit of the job",
+        r"(\d+-)?\d{1,4}(:\d{2}){0,2}",
+        _places(SLURM, "#SBATCH --time={}"),
     ),
     Option(
         "systemd.user",

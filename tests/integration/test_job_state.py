@@ -61,6 +61,7 @@ def _programs(folder: Path, scontrol: str) -> Path:
     return folder
 
 
+@pytest.mark.fault("P31")
 def test_memory_of_the_job_that_ran_out_is_named(train):
     ((detector, severity, summary),) = train(KILLED, f"echo '{OUT_OF_MEMORY}'")
 
@@ -75,6 +76,7 @@ def test_a_call_that_the_end_of_the_job_kills_is_repeated(train):
     assert summary.endswith("(OUT_OF_MEMORY).")
 
 
+@pytest.mark.fault("P31")
 @pytest.mark.parametrize(
     "scontrol",
     [

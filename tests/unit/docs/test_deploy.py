@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +16,7 @@ from sentinel.config.settings import load_settings
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
+JOBS = sorted((DEPLOY / "slurm").glob("*.sh"))
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +132,24 @@ def test_the_agent_of_a_unit_is_started_again_and_outlives_the_training():
     assert training["Wants"] == ["sentinel-agent@%i.service"]
     assert training["OOMPolicy"] == ["continue"]
     assert "SENTINEL_RUN_ID=%i" in training["Environment"]
+
+
+def test_the_job_scripts_pass_shellcheck():
+    """Its program is beside the interpreter of the development environment."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    program = shutil.which("shellcheck", path=path)
+    assert program is not None
+    done = subprocess.run([program, *JOBS], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+@pytest.mark.parametrize("path", JOBS, ids=lambda path: path.stem)
+def test_a_job_is_one_run_over_its_requeues_and_ends_with_its_agent(path):
+    text = path.read_text()
+
+    assert 'SENTINEL_RUN_ID="grpo-7b-$SLURM_JOB_ID"' in text
+    assert "exec sentinel run" in text or "trap : TERM" in text
 
 
 @pytest.mark.fault("X15")
