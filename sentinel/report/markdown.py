@@ -12,6 +12,7 @@ from typing import Any
 from sentinel.model.clean_text import clean
 from sentinel.model.quantity_text import format_duration, format_number, format_time
 from sentinel.store.result_text import layers_text, result_text
+from sentinel.transport.slurm_job import SLURM_KEY_PREFIX
 
 JsonObject = Mapping[str, Any]
 
@@ -177,6 +178,7 @@ def _summary_rows(state: JsonObject) -> Iterator[Sequence[Any]]:
         "Started": format_time(started) if isinstance(started, int | float) else None,
         "Ended": format_time(ended) if isinstance(ended, int | float) else None,
         "Host": state.get("host") or metadata.get("host"),
+        "Slurm job": _slurm_job(metadata),
         "Framework": framework,
         "Algorithm": metadata.get("algorithm"),
         "Model": metadata.get("model"),
@@ -184,6 +186,17 @@ def _summary_rows(state: JsonObject) -> Iterator[Sequence[Any]]:
         "Note": (state.get("note") or {}).get("text"),
     }
     yield from ([name, _text(value)] for name, value in values.items() if value)
+
+
+def _slurm_job(metadata: JsonObject) -> str:
+    """The job with its partition and nodes.
+
+    >>> _slurm_job({"slurm/job_id": "7", "slurm/partition": "gpu", "slurm/node_list": "n[1-2]"})
+    '7, gpu, n[1-2]'
+    """
+    names = ("job_id", "partition", "node_list")
+    texts = (str(metadata.get(f"{SLURM_KEY_PREFIX}{name}", "")) for name in names)
+    return ", ".join(filter(None, texts))
 
 
 def _case_lines(case: JsonObject) -> Iterator[str]:

@@ -143,3 +143,13 @@ def test_a_run_past_its_planned_end_has_no_time_left(show):
     tile = page.locator(".tile", has_text="Time left")
     expect(tile.locator("span")).to_have_text("none")
     expect(tile.locator("small")).to_have_text("34 steps past the planned end")
+
+
+def test_the_job_of_slurm_is_named_with_its_nodes(show):
+    job = {"slurm/job_id": "4711", "slurm/partition": "gpu", "slurm/node_list": "gpu[1-2]"}
+    start = make_result(Event.START, rank=0, attributes=job)
+    page = show(make_exposition(start, step_result(step=1)).state())
+
+    tile = page.locator(".tile", has_text="Slurm job")
+    expect(tile.locator("span")).to_have_text("4711")
+    expect(tile.locator("small")).to_have_text("gpu, gpu[1-2]")

@@ -68,3 +68,10 @@ def test_names_and_values_are_code_that_cannot_end():
 
     assert "# Healthy: `a'b\\|c`" in text
     assert "| `x y` | `'\\|'` |" in text
+
+
+def test_the_job_of_slurm_is_named_with_its_nodes():
+    metadata = {"slurm/job_id": "7", "slurm/partition": "gpu", "slurm/node_list": "n[1-2]"}
+
+    assert "| Slurm job | 7, gpu, n\\[1-2\\] |" in markdown_report(report(metadata=metadata))
+    assert "Slurm" not in markdown_report(report())

@@ -414,6 +414,13 @@ function tilesOf(run, pace, source) {
       text: run.host || metadata.host || "",
       note: isNumber(run.started) ? `since ${formatTime(run.started)}` : "",
     },
+    metadata["slurm/job_id"] && {
+      label: "Slurm job",
+      isText: true,
+      isSecondary: true,
+      text: String(metadata["slurm/job_id"]),
+      note: [metadata["slurm/partition"], metadata["slurm/node_list"]].filter(Boolean).join(", "),
+    },
     attempt > 0 && { label: "Restarts", text: formatNumber(attempt), note: `attempt ${attempt + 1}` },
     training > 1 && { label: "Training", text: formatNumber(training), note: "in this run" },
     (run.project || run.tags?.length) && {
