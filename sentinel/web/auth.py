@@ -23,8 +23,8 @@ from sentinel.model.clean_text import clean
 
 log = logging.getLogger(__name__)
 
-HEALTH_PATH = "/-/healthy"
-"""The one path without authentication, for probes; its answer has no data of the run."""
+HEALTH_PATH, READY_PATH = "/-/healthy", "/-/ready"
+"""The two paths without authentication, for probes; their answers have no data of the run."""
 
 WRITE_TOKEN_HEADER = "x-sentinel-write-token"  # noqa: S105 - the name of a header
 MAX_BODY_BYTES = 16_384
@@ -133,7 +133,7 @@ class AuthMiddleware:
         if len(raw) > MAX_HEADERS or size > MAX_HEADER_BYTES:
             return PlainTextResponse("The request has too many headers.\n", 431)
         scope.setdefault("state", {}).update(user="", is_bearer=False)
-        if scope["path"] == HEALTH_PATH:
+        if scope["path"] in {HEALTH_PATH, READY_PATH}:
             return None
         if config is not None and (wait := self._request_wait(config.rate_limit)):
             return _too_many_requests(wait)

@@ -9,10 +9,12 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from secrets import token_urlsafe
 from ssl import SSLContext
-from threading import Thread
+from threading import Lock, Thread
+from time import monotonic
 from typing import Protocol
 from urllib.parse import SplitResult, urlsplit
 
@@ -26,7 +28,7 @@ from starlette.types import ASGIApp
 
 from sentinel.config.url_policy import is_loopback
 from sentinel.config.web_config import WebConfig, WebConfigFile
-from sentinel.web.auth import HEALTH_PATH, MAX_HEADER_BYTES, AuthMiddleware
+from sentinel.web.auth import HEALTH_PATH, MAX_HEADER_BYTES, READY_PATH, AuthMiddleware
 from sentinel.web.connections import ConnectionAcceptor, TimedH11Protocol
 from sentinel.web.responses import answer_error
 from sentinel.web.runbooks import runbook_index, runbook_page
@@ -39,6 +41,8 @@ MAX_READY_SECONDS, MAX_HEALTHY_SECONDS = 10.0, 60.0
 
 A turn takes about 0.1 s; on a starved machine, with much to store, it takes seconds.
 """
+CHECK_SECONDS = 1.0
+"""Interval between two checks of what `/-/ready` needs."""
 _TICK_SECONDS = 1.0
 """Interval between checks of the web configuration for changes. Uvicorn's own ticks of 0.1 s take
 more of a processor than all else in a server without requests."""
@@ -164,18 +168,17 @@ def build_app(server: WebServer) -> ASGIApp:
     async def healthy(_: Request) -> Response:
         return _probe_response(server.loop_seconds(), MAX_HEALTHY_SECONDS)
 
+    readable = _Readable(server.site.check)
+
     def ready(_: Request) -> Response:
-        try:
-            server.site.check()
-        except Exception:
-            log.exception("The server is not ready")
+        if not readable.is_true():
             return PlainTextResponse("cannot read the state of the run\n", 503)
         return _probe_response(server.loop_seconds(), MAX_READY_SECONDS)
 
     write_token, public_url = token_urlsafe(32), urlsplit(server.public_url)
     routes = [
         Route(HEALTH_PATH, healthy),
-        Route("/-/ready", ready),
+        Route(READY_PATH, ready),
         Route("/sd", answer_targets),
         Route("/runbooks/", runbook_index),
         Route("/runbooks/{name}", runbook_page),
@@ -193,6 +196,28 @@ def build_app(server: WebServer) -> ASGIApp:
         origins=[_origin(public_url)] if public_url.hostname else [],
         web_config=server.web_config,
     )
+
+
+class _Readable:
+    """Whether `check` raises nothing. It is called once in `CHECK_SECONDS`: everyone may ask."""
+
+    def __init__(self, check: Callable[[], None]) -> None:
+        self._check, self._lock = check, Lock()
+        self._checked_at, self._is_true = -inf, False
+
+    def is_true(self) -> bool:
+        """The last result; for any thread."""
+        with self._lock:
+            if monotonic() - self._checked_at >= CHECK_SECONDS:
+                try:
+                    self._check()
+                except Exception:
+                    log.exception("The server is not ready")
+                    self._is_true = False
+                else:
+                    self._is_true = True
+                self._checked_at = monotonic()
+            return self._is_true
 
 
 def _probe_response(loop_seconds: float, limit: float) -> Response:

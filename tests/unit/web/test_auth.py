@@ -79,8 +79,9 @@ def test_with_the_token_any_host_name_is_accepted():
     assert status(middleware, host="gpu1.cluster.example:1") == 401
 
 
-def test_the_probe_needs_no_token_and_accepts_any_host_name():
-    assert status(AuthMiddleware(_app, "s3cret"), path="/-/healthy", host="evil.example") == 200
+@pytest.mark.parametrize("path", ["/-/healthy", "/-/ready"])
+def test_a_probe_needs_no_token_and_accepts_any_host_name(path):
+    assert status(AuthMiddleware(_app, "s3cret"), path=path, host="evil.example") == 200
 
 
 HASH = "$2b$04$7Wnmo2bbySeCXu8y3/skxOm4f1q9R0xEathjAV/tIHHuOgla1CAqS"
@@ -163,12 +164,13 @@ def test_many_passwords_at_once_are_refused(protect, monkeypatch):
 
 
 @pytest.mark.fault("X4")
-def test_the_rate_limit_of_the_file_spares_the_probe(protect):
+def test_the_rate_limit_of_the_file_spares_the_probes(protect):
     middleware = protect(rate_limit={"interval": "1h", "burst": 2})
     statuses = [status(middleware) for _ in range(4)]
 
     assert statuses == [200, 200, 429, 429]
-    assert status(middleware, path="/-/healthy") == 200
+    for path in ("/-/healthy", "/-/ready"):
+        assert status(middleware, path=path) == 200
 
 
 @pytest.mark.fault("H3")

@@ -160,7 +160,7 @@ def paths_of_routes(tmp_path, monkeypatch):
 
 
 @pytest.mark.fault("X3")
-def test_every_route_but_the_probe_requires_the_token(serve, get, paths_of_routes, tmp_path):
+def test_every_route_but_the_probes_requires_the_token(serve, get, paths_of_routes, tmp_path):
     """An unknown path requires it too, so that paths cannot be listed without it."""
     url = serve(token="s3cret", suppression=SuppressionApi(RUN, tmp_path / "db"))
     assert {*PATHS, "/api/silence", "/api/acknowledge", "/api/note", "/api/write-token"} <= {
@@ -172,15 +172,27 @@ def test_every_route_but_the_probe_requires_the_token(serve, get, paths_of_route
             plain = requests.request(method, url + path, timeout=TIMEOUT_SECONDS)
             wrong = {"authorization": "Bearer wrong"}
             refused = requests.request(method, url + path, headers=wrong, timeout=TIMEOUT_SECONDS)
-            is_probe = path == "/-/healthy"
+            is_probe = path in {"/-/healthy", "/-/ready"}
             assert (plain.status_code == 401) != is_probe, (method, path)
             assert (refused.status_code == 401) != is_probe, (method, path)
         assert get(url + path, authorization="Bearer s3cret").status_code in {200, 404, 405}
 
 
 @pytest.mark.fault("X3")
-def test_the_probe_requires_no_token(serve, get):
-    assert get(serve(token="s3cret") + "/-/healthy").status_code == 200
+@pytest.mark.parametrize("path", ["/-/healthy", "/-/ready"])
+def test_a_probe_requires_no_token(serve, get, path):
+    assert get(serve(token="s3cret") + path).status_code == 200
+
+
+def test_many_requests_of_a_probe_read_the_state_once_a_second(serve, get, monkeypatch):
+    calls, now = [], [100.0]
+    monkeypatch.setattr("sentinel.web.server.monotonic", lambda: now[0])
+    url = serve(state=lambda: calls.append(1) or {})
+    for seconds in (0.0, 0.5, 0.4, 0.1, 0.9):
+        now[0] += seconds
+        assert get(url + "/-/ready").status_code == 200
+
+    assert len(calls) == 2
 
 
 def test_the_server_is_not_ready_while_the_state_cannot_be_read(serve, get):
