@@ -92,7 +92,7 @@ def isolated(
 def _isolate_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Use directories of the test only, without the environment of a launcher."""
     for name in list(os.environ):
-        if name.startswith((*_LAUNCHERS, "SENTINEL_")):
+        if name.startswith((*_LAUNCHERS, "SENTINEL_", "KUBERNETES_SERVICE_")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("SENTINEL_RUNTIME_DIR", str(tmp_path / "shm"))

@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from sentinel.agent.command_guard import CommandGuard
+from sentinel.agent.termination_message import report_exit, termination_log
 from sentinel.client.spawn import (
     AGENT_POLL_INTERVAL_SECONDS,
     AgentSupervisor,
@@ -125,6 +126,8 @@ class CommandRunner:
         ended = received[0].with_exit(code, time.time())
         if not publish_exit(ended, supervisor, wait_seconds):
             print_message("no training found in this command, so nothing was monitored.")
+        if message := termination_log(environ):
+            report_exit(ended, message, is_agent_apart=supervisor.child is None)
         return code
 
     def publish_launch(self) -> LaunchStatus:

@@ -27,6 +27,7 @@ from sentinel.agent.processor import RunProcessor
 from sentinel.agent.registration import AgentRegistration
 from sentinel.agent.run_directory import RunDirectory
 from sentinel.agent.summary_writer import SummaryWriter
+from sentinel.agent.termination_message import STOPPED_TEXT, termination_log, write_message
 from sentinel.agent.turn_limit import TurnLimit
 from sentinel.cluster.agent_role import AgentRole
 from sentinel.cluster.spool import MAX_SPOOL_BYTES
@@ -41,6 +42,7 @@ from sentinel.live.rings import (
 from sentinel.metrics.cluster_families import head_address
 from sentinel.metrics.otlp import OtlpExporter
 from sentinel.model.counters import Counters
+from sentinel.model.finding import Severity
 from sentinel.model.record import Event, Record
 from sentinel.model.record_batch import RecordOrBatch, coalesce
 from sentinel.notify import outbox
@@ -49,7 +51,7 @@ from sentinel.notify.report_process import build_report
 from sentinel.notify.report_sender import MAX_REPORT_BYTES, ReportSender
 from sentinel.notify.sink_worker import DeliveryTiming
 from sentinel.notify.slack_buttons import SlackButtons
-from sentinel.pipeline.incidents import outlives_run
+from sentinel.pipeline.incidents import FAILURE_DETECTORS, outlives_run
 from sentinel.readers.sample_files import SampleFiles, SamplePoller
 from sentinel.store import database
 from sentinel.store.history import History
@@ -67,6 +69,7 @@ from sentinel.store.storage_monitor import (
 )
 from sentinel.transport.identity import Identity
 from sentinel.transport.paths import SENT_LOG_NAME, SETTLED_NAME, home_dir, ring_dir
+from sentinel.transport.replaced_file import replacing
 from sentinel.transport.ring import ReadPosition, RingReader
 from sentinel.web.agent_site import AgentSite
 from sentinel.web.run_routes import RunView
@@ -215,6 +218,7 @@ class Agent:
         self.turned_at = inf
         """Time (monotonic) at which the last turn of the loop began; infinite outside the loop."""
         self.reported_at = self.settled_at = 0.0
+        self.termination_log, self.termination_text = termination_log(os.environ), ""
         self.data_version = 0
         with self._undo_on_error(self.registration.release):
             self.run_directory = RunDirectory(
@@ -374,6 +378,7 @@ class Agent:
             Service(stop=lambda: closer.stop(timeout=0.0)),
             Service(keeper.start, stop=keeper.stop),
             Service(poll=self._show_settled),
+            Service(poll=self._write_termination_message),
             Service(poll=self.retention.run_slice),
             Service(poll=self._copy_outcomes),
             Service(poll=lambda: self.home_pruner.poll(has_ended=self.ended_at is not None)),
@@ -579,7 +584,7 @@ class Agent:
             self.run_directory.copy_soon()
 
     def _show_settled(self) -> None:
-        """Let ranks that wait at their end see that ends of ranks were reported, once they were."""
+        """Let processes that wait at their end see that it was reported, once it was."""
         opened_at = max(
             (
                 incident.opened_time
@@ -593,10 +598,31 @@ class Agent:
         ):
             return
         self.settled_at = opened_at
-        with suppress(OSError):
-            path = ring_dir(self.run) / SETTLED_NAME
+        with suppress(OSError), replacing(ring_dir(self.run) / SETTLED_NAME) as path:
             path.touch(mode=0o600)
+            path.write_text(self._failure_text())
             os.utime(path, (opened_at, opened_at))
+
+    def _write_termination_message(self) -> None:
+        """Keep the message of this container up to date."""
+        text = self._failure_text()
+        if self.termination_log is not None and text != self.termination_text:
+            self.termination_text = text
+            write_message(self.termination_log, text)
+
+    def _failure_text(self) -> str:
+        """How the run failed or was stopped; empty if it did not."""
+        failures = [
+            incident
+            for incident in self.processor.pipeline.firing_incidents()
+            if incident.key.detector in FAILURE_DETECTORS
+        ]
+        if not failures:
+            return ""
+        newest = max(failures, key=lambda each: each.opened_time)
+        # An end that `sentinel run` was asked for.
+        stopped = f" {STOPPED_TEXT}" if newest.severity is Severity.INFO else ""
+        return f"{newest.finding.summary}{stopped}"
 
     def _serve_buttons(self) -> None:
         """Only the agent that notifies has the cases to which a button belongs."""

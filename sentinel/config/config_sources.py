@@ -24,6 +24,7 @@ _NOT_SETTINGS = frozenset(
     f"{_ENV_PREFIX}{name}"
     for name in (
         *("HOME", "RUNTIME_DIR", "RUN_ID", "OFF", "CONFIG", "LAUNCHER_PID", "PARENT_RANK"),
+        "TERMINATION_LOG",
         *("REQUIRE_STACK", "REQUIRE_FRAMEWORKS", "INSTALL_PROGRAMS"),
     )
 )

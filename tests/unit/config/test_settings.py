@@ -110,6 +110,7 @@ def test_variables_that_are_not_settings_are_ignored(read):
         "SENTINEL_RUNTIME_DIR": "/x",
         "SENTINEL_RUN_ID": "x",
         "SENTINEL_OFF": "1",
+        "SENTINEL_TERMINATION_LOG": "/x",
         "SENTINEL_REQUIRE_STACK": "1",
         "SENTINEL_SERVICE_HOST": "10.0.0.1",
         "SENTINEL_SERVICE_PORT": "13130",
