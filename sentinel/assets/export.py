@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from glob import glob
 from hashlib import sha256
 from pathlib import Path
 
@@ -21,8 +22,9 @@ MANIFEST_NAME = "sentinel-assets.json"
 TARGETS = {
     "prometheus": ("deploy/prometheus", "deploy/alertmanager"),
     "grafana": ("grafana",),
-    "kubernetes": ("deploy/kubernetes", "deploy/container"),
     "slurm": ("deploy/slurm",),
+    "kubernetes": ("deploy/kubernetes", "deploy/container", "grafana/dashboards"),
+    "helm": ("deploy/helm", "deploy/container"),
     "systemd": ("deploy/systemd",),
     "compose": ("deploy/compose", "deploy/prometheus", "deploy/alertmanager", "grafana"),
 }
@@ -89,11 +91,13 @@ def rendered_files(targets: Iterable[str], options: Mapping[str, str]) -> dict[s
         option.check(options.get(option.name, option.default or option.example))
     root = _root()
     folders = {folder for target in targets for folder in TARGETS[target]}
-    paths = (path for folder in sorted(folders) for path in sorted((root / folder).rglob("*")))
+    # Unlike rglob, it follows the links of the chart to rules and dashboards.
+    found = (glob(f"{each}/**", root_dir=root, recursive=True) for each in sorted(folders))  # noqa: PTH207
+    paths = (path for each in found for path in sorted(each))
     texts = {
-        path.relative_to(root).as_posix(): path.read_text(encoding="utf-8")
-        for path in [root / "deploy" / "README.md", *paths]
-        if path.is_file() and path.suffix != ".pyc"
+        path: (root / path).read_text(encoding="utf-8")
+        for path in ["deploy/README.md", *paths]
+        if (root / path).is_file() and not path.endswith(".pyc")
     }
     return {path: _fill_in(path, text, options) for path, text in texts.items()}
 

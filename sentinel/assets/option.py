@@ -20,7 +20,14 @@ PROMETHEUS, ALERTMANAGER = (
     "deploy/alertmanager/alertmanager.yml",
 )
 DATASOURCE = "grafana/provisioning/datasources/prometheus.yaml"
-JOB, COMPOSE = "deploy/kubernetes/job.yaml", "deploy/compose/compose.yaml"
+COMPOSE = "deploy/compose/compose.yaml"
+JOB, CHART = "deploy/kubernetes/job/job.yaml", "deploy/helm/sentinel/values.yaml"
+MONITORING = "deploy/kubernetes/monitoring/"
+JOBSET, MPIJOB, PYTORCHJOB, RAYCLUSTER, TRAINJOB = (
+    f"deploy/kubernetes/examples/{name}.yaml"
+    for name in ("jobset", "mpijob", "pytorchjob", "raycluster", "trainjob")
+)
+EXAMPLES = (JOBSET, MPIJOB, PYTORCHJOB, RAYCLUSTER, TRAINJOB)
 AGENT_UNIT = "deploy/systemd/sentinel-agent@.service"
 TRAINING_UNIT = "deploy/systemd/sentinel-training@.service"
 SLURM_NODES = ("deploy/slurm/several-nodes.sh", "deploy/slurm/requeue.sh")
@@ -127,34 +134,78 @@ OPTIONS = (
         _URL,
         ((DATASOURCE, "url: {}"),),
     ),
-    Option("kubernetes.run", "grpo-7b", "name of the run, and of the Job", _NAME, ((JOB, "{}"),)),
+    Option(
+        "kubernetes.namespace",
+        "training",
+        "namespace of the trainings",
+        _NAME,
+        (
+            ("deploy/kubernetes/job/kustomization.yaml", "namespace: {}"),
+            (f"{MONITORING}kustomization.yaml", "namespace: {}"),
+            *((path, "--namespace {}") for path in (*EXAMPLES, CHART)),
+        ),
+    ),
+    Option(
+        "kubernetes.run",
+        "grpo-7b",
+        "name of the run, and of the Job",
+        _NAME,
+        tuple((path, "{}") for path in (JOB, *EXAMPLES, CHART)),
+    ),
     Option(
         "kubernetes.image",
         "registry.example.org/training:1.0",
         "image of the training, with sentinel installed",
         _IMAGE,
-        ((JOB, "image: {}"),),
+        tuple((path, "image: {}") for path in (JOB, *EXAMPLES, CHART)),
     ),
     Option(
         "kubernetes.agent_image",
         "sentinel:0.2.0",
         "image of the agent",
         _IMAGE,
-        ((JOB, "image: {}"),),
+        ((JOB, "image: {}"), (CHART, "image: {}")),
     ),
     Option(
         "kubernetes.gpus",
         "8",
-        "GPUs of the Job, and ranks that it starts",
+        "GPUs of each Pod, and ranks that it starts",
         r"[1-9]\d{0,2}",
-        ((JOB, "nvidia.com/gpu: {}"), (JOB, '--nproc-per-node, "{}"')),
+        (
+            *((path, "nvidia.com/gpu: {}") for path in (JOB, *EXAMPLES)),
+            *((path, '--nproc-per-node, "{}"') for path in (JOB, CHART)),
+            (JOBSET, "--nproc-per-node={}"),
+            (PYTORCHJOB, 'nprocPerNode: "{}"'),
+            (MPIJOB, "slotsPerWorker: {}"),
+            (CHART, "gpus: {}"),
+        ),
     ),
     Option(
         "kubernetes.shared_memory",
         "16Gi",
         "shared memory of the ranks and their rings",
         _QUANTITY,
-        ((JOB, "sizeLimit: {}"),),
+        (
+            *((path, "sizeLimit: {}") for path in (JOB, *EXAMPLES)),
+            (CHART, "sharedMemory: {}"),
+        ),
+    ),
+    Option(
+        "kubernetes.release",
+        "kube-prometheus-stack",
+        "value of the label `release` by which Prometheus finds rules and targets",
+        _NAME,
+        ((f"{MONITORING}kustomization.yaml", "release: {}}}"), (CHART, "release: {}}}")),
+    ),
+    Option(
+        "kubernetes.monitoring_namespace",
+        "monitoring",
+        "namespace of Prometheus, which may connect to the agents",
+        _NAME,
+        (
+            (f"{MONITORING}network-policy.yaml", "kubernetes.io/metadata.name: {}"),
+            (CHART, "namespace: {}"),
+        ),
     ),
     Option(
         "slurm.run",

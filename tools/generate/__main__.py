@@ -10,14 +10,15 @@ from tools.generate.agent_alerts import AGENT_ALERTS
 from tools.generate.cause_docs import cause_docs, diagnosis_page
 from tools.generate.dashboards import run_health_dashboard
 from tools.generate.detector_docs import detector_docs, detectors_page
+from tools.generate.kubernetes import dashboards_kustomization, prometheus_rule
 from tools.generate.layers import with_layers
 from tools.generate.metrics_reference import metrics_page
-from tools.generate.prometheus_rules import prometheus_rules
+from tools.generate.prometheus_rules import prometheus_rules, rule_groups
 from tools.generate.reliability import reliability_page
 from tools.generate.runbooks import runbook_pages
 
 ROOT = Path(__file__).parents[2]
-RUNBOOK_DIR = "docs/runbooks"
+RUNBOOK_DIR, DASHBOARD_DIR = "docs/runbooks", "grafana/dashboards"
 
 
 def documents() -> dict[str, str]:
@@ -28,6 +29,11 @@ def documents() -> dict[str, str]:
     detectors, causes = list(detector_docs()), list(cause_docs())
     pages = runbook_pages(detectors, AGENT_ALERTS, causes).items()
     texts = {"deploy/prometheus/rules.yml": prometheus_rules(detectors, AGENT_ALERTS)}
+    texts["deploy/kubernetes/monitoring/prometheus-rule.yaml"] = prometheus_rule(
+        rule_groups(detectors, AGENT_ALERTS)
+    )
+    dashboards = (path.stem for path in (ROOT / DASHBOARD_DIR).glob("*.json"))
+    texts[f"{DASHBOARD_DIR}/kustomization.yaml"] = dashboards_kustomization(dashboards)
     texts["docs/metrics.md"] = metrics_page(detectors)
     texts["docs/diagnosis.md"] = diagnosis_page(causes)
     texts["docs/detectors.md"] = detectors_page(detectors)
@@ -36,7 +42,7 @@ def documents() -> dict[str, str]:
     texts["docs/architecture.md"] = with_layers(architecture.read_text(encoding="utf-8"), ROOT)
     texts |= {f"{RUNBOOK_DIR}/{name}.md": text for name, text in pages}
     if panels.IS_SDK_INSTALLED:
-        texts["grafana/dashboards/run-health.json"] = run_health_dashboard(detectors)
+        texts[f"{DASHBOARD_DIR}/run-health.json"] = run_health_dashboard(detectors)
     return texts
 
 

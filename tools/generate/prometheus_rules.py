@@ -22,7 +22,14 @@ KEEP_FIRING_FOR = "15m"
 
 def prometheus_rules(docs: Iterable[DetectorDoc], agent_alerts: Iterable[AgentAlert]) -> str:
     """Text of the rules file."""
-    groups = [
+    return json.dumps({"groups": rule_groups(docs, agent_alerts)}, indent=2) + "\n"
+
+
+def rule_groups(
+    docs: Iterable[DetectorDoc], agent_alerts: Iterable[AgentAlert]
+) -> list[dict[str, Any]]:
+    """The groups of rules as plain data."""
+    return [
         {
             "name": "sentinel-cases",
             "rules": [case_rule(runbook_url("{{ $labels.detector }}"), diagnosis_url())],
@@ -30,7 +37,6 @@ def prometheus_rules(docs: Iterable[DetectorDoc], agent_alerts: Iterable[AgentAl
         {"name": "sentinel-detectors", "rules": [_detector_rule(doc) for doc in docs]},
         {"name": "sentinel-agent", "rules": [_agent_rule(alert) for alert in agent_alerts]},
     ]
-    return json.dumps({"groups": groups}, indent=2) + "\n"
 
 
 def runbook_url(name: str) -> str:

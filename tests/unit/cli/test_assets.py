@@ -44,11 +44,11 @@ def test_the_files_are_exported_with_the_options(assets, tmp_path):
     assert config["global"]["external_labels"] == {"cluster": "west"}
     assert job["file_sd_configs"][0]["files"] == [f"{tmp_path}/home/targets/*.json"]
     assert "authorization" not in job
-    pod = yaml.safe_load((tmp_path / "out/deploy/kubernetes/job.yaml").read_text())
+    pod = yaml.safe_load((tmp_path / "out/deploy/kubernetes/job/job.yaml").read_text())
     assert pod["metadata"]["name"] == "dpo"
     rules = "deploy/prometheus/rules.yml"
     assert (tmp_path / "out" / rules).read_text() == (REPOSITORY / rules).read_text()
-    assert not (tmp_path / "out" / "grafana").exists()
+    assert not (tmp_path / "out" / "grafana" / "provisioning").exists()
     assert (
         assets("export", "out", "--check") == "All files are as they were exported, and current.\n"
     )
@@ -76,7 +76,7 @@ def test_a_later_export_keeps_targets_and_options(assets, tmp_path):
     assets("export", "out", "--for", "kubernetes", "--set", "kubernetes.run=dpo")
     assets("export", "out", "--for", "systemd", "--set", "kubernetes.gpus=2")
 
-    pod = (tmp_path / "out/deploy/kubernetes/job.yaml").read_text()
+    pod = (tmp_path / "out/deploy/kubernetes/job/job.yaml").read_text()
     assert "name: dpo" in pod
     assert "nvidia.com/gpu: 2" in pod
     assert (tmp_path / "out/deploy/systemd").is_dir()

@@ -21,9 +21,9 @@ JOBS = sorted((DEPLOY / "slurm").glob("*.sh"))
 
 @pytest.fixture(scope="module")
 def pod():
-    return yaml.safe_load((DEPLOY / "kubernetes" / "job.yaml").read_text())["spec"]["template"][
-        "spec"
-    ]
+    return yaml.safe_load((DEPLOY / "kubernetes" / "job" / "job.yaml").read_text())["spec"][
+        "template"
+    ]["spec"]
 
 
 def unit(path):
