@@ -90,8 +90,6 @@ SNAPSHOT_INTERVAL_SECONDS, MAX_ENTRIES_PER_SNAPSHOT = 30.0, 10_000
 the last one again."""
 REPORT_SECONDS = 1.0
 """Interval at which the head reports on the run to the other nodes."""
-FIRST_RANK_TIMEOUT_SECONDS = 120.0
-"""An agent exits if no ring appears within this time."""
 MAX_FINISH_SECONDS = 2.0
 """How long an agent that ends thins the history and returns free pages to the disk."""
 FIRST_TRY_SECONDS = 10.0
@@ -690,7 +688,7 @@ class Agent:
             self.ended_at = None
             return (
                 not self.source.ranks_expected
-                and now - self.started_at >= FIRST_RANK_TIMEOUT_SECONDS
+                and now - self.started_at >= self.settings.first_rank_seconds
             )
         if self.ended_at is None:
             self.ended_at = now

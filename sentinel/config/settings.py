@@ -156,8 +156,9 @@ class HistorySettings(BaseModel):
 class Settings(BaseModel):
     """The settings of an agent. Durations are in seconds.
 
-    The agent listens on the first free one of `port_tries` ports from `port` on, else on any, and
-    stays `linger_seconds` after the run has ended. Every request to it must carry `token`, if there
+    The agent listens on the first free one of `port_tries` ports from `port` on, else on any. It
+    waits `first_rank_seconds` for a rank, or for `sentinel run`, which may start some, and stays
+    `linger_seconds` after the run has ended. Every request to it must carry `token`, if there
     is one; `web_config_file` has the TLS settings and further users. Up to `per_rank_limit` ranks
     have metrics of their own, and a few outliers; 0 is none. The database holds the newest
     `max_samples` texts; `samples_dir` is a folder to which the trainer writes texts. GPUs,
@@ -187,6 +188,7 @@ class Settings(BaseModel):
     host: str = "127.0.0.1"
     port: int = Field(13130, ge=0, le=65535)
     port_tries: int = Field(50, ge=1, le=1000)
+    first_rank_seconds: float = Field(120.0, ge=0, allow_inf_nan=False)
     linger_seconds: float = Field(900.0, ge=0, allow_inf_nan=False)
     token: SecretStr | None = Field(None, min_length=1)
     web_config_file: Path | None = None

@@ -60,6 +60,21 @@ def test_a_run_id_that_is_a_path_is_rejected():
     assert line.startswith("sentinel agent: Run id '../live' is not valid")
 
 
+@pytest.mark.parametrize("settings", [{"SENTINEL_FIRST_RANK_SECONDS": "0"}, {}])
+def test_an_agent_waits_for_its_first_rank_as_long_as_it_is_set(settings):
+    command = [sys.executable, "-m", "sentinel", "agent", "--run", "late"]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL, env=os.environ | settings) as agent:
+        try:
+            if settings:
+                assert agent.wait(240.0) == 0
+            else:
+                until((run_dir("late") / "agent.json").exists, 240.0, "the agent is registered")
+                with pytest.raises(subprocess.TimeoutExpired):
+                    agent.wait(1.0)
+        finally:
+            agent.kill()
+
+
 @pytest.mark.fault("A9")
 def test_a_second_agent_exits_with_the_process_id_of_the_first(running_agent):
     done = sentinel("agent", "--run", "live")

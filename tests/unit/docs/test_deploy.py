@@ -65,7 +65,8 @@ def test_the_agent_of_the_pod_outlives_the_training_and_sees_it(pod):
     assert agent["restartPolicy"] == "Always"
     assert pod["shareProcessNamespace"] is True
     assert agent["volumeMounts"] == training["volumeMounts"]
-    assert environment(agent) == environment(training)
+    wait = {"SENTINEL_FIRST_RANK_SECONDS": "86400"}
+    assert environment(agent) == environment(training) | wait
     assert agent["args"][:3] == ["agent", "--run", environment(agent)["SENTINEL_RUN_ID"]]
     assert training["command"][:3] == ["sentinel", "run", "--"]
     assert pod["terminationGracePeriodSeconds"] >= 30
