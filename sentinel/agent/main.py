@@ -28,6 +28,7 @@ from sentinel.agent.registration import AgentRegistration
 from sentinel.agent.run_directory import RunDirectory
 from sentinel.agent.summary_writer import SummaryWriter
 from sentinel.agent.termination_message import STOPPED_TEXT, termination_log, write_message
+from sentinel.agent.trainjob_status import TrainJobStatus
 from sentinel.agent.turn_limit import TurnLimit
 from sentinel.cluster.agent_role import AgentRole
 from sentinel.cluster.spool import MAX_SPOOL_BYTES
@@ -345,6 +346,11 @@ class Agent:
         summary_writer = SummaryWriter(
             database_path.parent, self.processor.exposition.state, reader
         )
+        self.trainjob_status = TrainJobStatus(
+            os.environ,
+            self.processor.exposition.state,
+            lambda: self.cluster_role.role != "follower",
+        )
         self.services = self._build_services(
             summary_writer,
             DeadRunCloser(settings, clock),
@@ -372,6 +378,7 @@ class Agent:
             *([Service(exporter.start, stop=exporter.stop)] if self.settings.otlp else []),
             Service(stop=self.cluster_role.stop),
             Service(summary_writer.start, stop=summary_writer.stop),
+            Service(self.trainjob_status.start, stop=self.trainjob_status.stop),
             # A receiver that it waits for responds while the others stop.
             Service(stop=lambda: closer.stop(timeout=0.0)),
             Service(keeper.start, stop=keeper.stop),
