@@ -137,8 +137,9 @@ class AgentSupervisor:
 
     def is_agent_alive(self) -> bool:
         """Whether the agent runs, which this process or a rank below it has started."""
-        if self.child is not None:
-            return self.child.poll() is None
+        if self.child is not None and self.child.poll() is None:
+            return True
+        # Ours ends at once if a rank was faster to start one.
         return is_agent_running(ring_dir(self.run))
 
     def _on_exit(self, status: int, now: float) -> None:

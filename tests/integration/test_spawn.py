@@ -78,6 +78,19 @@ def test_the_end_of_a_job_waits_once_for_all_agents(agents, job, monkeypatch):
     assert waited_seconds(monkeypatch) == 0.0
 
 
+def test_the_end_of_a_job_waits_for_the_agent_that_a_rank_was_faster_to_start(
+    agents, job, monkeypatch
+):
+    agents("pass")
+    supervisor = AgentSupervisor("run")
+    supervisor.start()
+    with (ring_dir("run") / AGENT_LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        wait_for_end(supervisor)
+        assert waited_seconds(monkeypatch) == pytest.approx(job_end.JOB_END_SECONDS, abs=0.1)
+    assert waited_seconds(monkeypatch) == 0.0
+
+
 def test_the_end_of_a_job_does_not_wait_for_an_agent_that_runs_apart(job, monkeypatch):
     with (ring_dir("run") / AGENT_LOCK).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
