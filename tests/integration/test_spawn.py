@@ -78,6 +78,7 @@ def test_the_end_of_a_job_waits_once_for_all_agents(agents, job, monkeypatch):
     assert waited_seconds(monkeypatch) == 0.0
 
 
+@pytest.mark.fault("P29")
 def test_the_end_of_a_job_waits_for_the_agent_that_a_rank_was_faster_to_start(
     agents, job, monkeypatch
 ):
