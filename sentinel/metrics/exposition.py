@@ -39,6 +39,7 @@ from sentinel.pipeline.time_use import TimeUse
 from sentinel.signals.coverage import Coverage
 from sentinel.signals.hardware import NodeMeasurements
 from sentinel.store.silences import Suppression
+from sentinel.transport.slurm_job import SlurmJob
 
 MAX_ENDED_ALERTS = 64
 """Number of alerts of cases that are exported as not firing after they ended: the newest."""
@@ -154,7 +155,9 @@ class Exposition(Collector):
             yield self._delivery_family(run_state.run)
             yield self._storage_family(run_state.run)
             yield self._loop_family(run_state.run)
-            yield from machine_families(self.machine(), run_state.run)
+            job = SlurmJob.of_metadata(run_state.reported.texts)
+            job_id = "" if job is None else job.job_id
+            yield from machine_families(self.machine(), run_state.run, job_id)
             isolated = is_isolated(cluster, run_state.reported.settings)
             yield from cluster_families(
                 cluster, run_state.run, active=run_state.is_active, isolated=isolated

@@ -12,8 +12,13 @@ from sentinel.signals.catalogue import SIGNALS
 from sentinel.signals.hardware import GPU_SIGNALS, HOST_SIGNALS, NodeMeasurements
 
 
-def machine_families(machine: NodeMeasurements, run: str) -> Iterator[Family]:
-    """Families of the newest measurements; a part that returned none has no samples."""
+def machine_families(
+    machine: NodeMeasurements, run: str, scheduler_job: str = ""
+) -> Iterator[Family]:
+    """Families of the newest measurements; a part that returned none has no samples.
+
+    `scheduler_job` is the id of the job of Slurm, if it is one.
+    """
     build = FamilyBuilder(sanitize_label(run))
     yield build.gauge(
         "sentinel_machine_sample_timestamp_seconds",
@@ -26,21 +31,24 @@ def machine_families(machine: NodeMeasurements, run: str) -> Iterator[Family]:
             yield build.gauge(*_metric_and_help(name), machine.host_values[name])
     free_bytes = dict(sorted(machine.free_bytes.items()))
     yield build.gauge(*_metric_and_help("disk_free"), free_bytes, "stores")
-    yield from _gpu_families(build, machine)
+    yield from _gpu_families(build, machine, scheduler_job)
 
 
-def _gpu_families(build: FamilyBuilder, machine: NodeMeasurements) -> Iterator[Family]:
-    rows, node = [], sanitize_label(os.uname().nodename)
+def _gpu_families(
+    build: FamilyBuilder, machine: NodeMeasurements, scheduler_job: str
+) -> Iterator[Family]:
+    rows, node, job = [], sanitize_label(os.uname().nodename), sanitize_label(scheduler_job)
     for gpu in machine.gpus:
         ranks = ",".join(map(str, machine.ranks_by_gpu.get(gpu.index, ())))
         texts = map(sanitize_label, (gpu.name, gpu.uuid, ranks))
-        rows.append((str(gpu.index), node, *texts))
+        rows.append((str(gpu.index), node, job, *texts))
     yield build.info(
         "sentinel_gpu",
-        "Node, name and UUID of the GPU, and the ranks on it.",
+        "Node, job of Slurm, name and UUID of the GPU, and the ranks on it.",
         rows,
         "gpu",
         "node",
+        "scheduler_job",
         "name",
         "uuid",
         "ranks",

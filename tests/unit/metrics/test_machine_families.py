@@ -40,14 +40,14 @@ def metadata(rank=0, values=None, **attributes):
 
 
 def test_every_gpu_has_a_series_of_each_measured_signal():
-    shown = samples(make_exposition())
+    shown = samples(make_exposition(metadata(**{"slurm/job_id": "4711"})))
 
     for name in GPU_SIGNALS:
         assert (SIGNALS[name].metric, "0") in shown
     assert shown["sentinel_gpu_xid", "1"] == 79.0
     assert ("sentinel_gpu_power_watts", "1") not in shown
     assert (shown["sentinel_gpu_up", "0"], shown["sentinel_gpu_up", "1"]) == (1.0, 0.0)
-    assert shown["sentinel_gpu_info", "0", "H100", os.uname().nodename, "4", "GPU-a"] == 1.0
+    assert shown["sentinel_gpu_info", "0", "H100", os.uname().nodename, "4", "4711", "GPU-a"] == 1.0
     assert shown["sentinel_gpu_throttle_reason", "0", "power_cap"] == 1.0
 
 
