@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 from weakref import ref
 
+from sentinel.client.capture.device_copy import is_capturing_graph
 from sentinel.client.capture.grad_sharding import local_part
 from sentinel.client.checks.check import Check, CheckedTraining
 from sentinel.client.checks.gradients import find_with_gradient, is_plain, write_count
@@ -89,10 +90,11 @@ class Accumulation(Check):
         self._passes += 1
         self._gradient, self._version = ref(gradient), write_count(gradient)
         self._weight_version = write_count(parameter)
-        if self._passes > 1 and self._are_discarded:
-            self._sample = sample(gradient, SAMPLED_ELEMENTS).float()
-            # A view in float32.
-            self._sample = self._sample.clone()
+        self._sample = None
+        is_wanted = self._passes > 1 and self._are_discarded
+        if is_wanted and is_sampled(gradient) and not is_capturing_graph():
+            # A sample in float32 is a view.
+            self._sample = sample(gradient, SAMPLED_ELEMENTS).float().clone()
 
     def before_step(self) -> None:
         """Compare the gradient with that of the last pass: others may have been added."""
@@ -126,9 +128,9 @@ class Accumulation(Check):
         if parameter is None or parameter.grad is None:
             self._find_parameter = find_with_gradient(self.training.parameters)
             parameter = self._find_parameter()
-        if parameter is not None and not (
-            is_plain(parameter.grad) and is_sampled(local_part(parameter.grad))
-        ):
+        # FSDP keeps the gradients of the passes before in tensors of its own.
+        is_flat = getattr(parameter, "_fsdp_flattened", False)
+        if parameter is not None and (is_flat or not is_plain(parameter.grad)):
             self._find_parameter = lambda: None
 
     def _inspect(self, device: Any, gradient: Any) -> None:

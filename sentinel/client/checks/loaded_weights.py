@@ -106,15 +106,17 @@ class Loads:
 
 def _samples(parameters: Iterable[Any]) -> dict[int, tuple[Callable[[], Any], Any]]:
     """Elements of evenly spaced matrices, and weak references to these, by their id."""
-    matrices = [each for each in parameters if each.dim() > 1 and _is_compared(each)]
+    matrices = [each for each in parameters if _is_compared(each) and each.dim() > 1]
     return {
         id(each): (ref(each), _row(each).clone()) for each in evenly_spaced(matrices, MAX_TENSORS)
     }
 
 
 def _is_compared(tensor: Any) -> bool:
-    local = local_part(tensor)
-    return is_sampled(local) and local.numel() >= ROW
+    """Whether it is a plain tensor with enough elements, and neither quantized nor lazy."""
+    torch, local = sys.modules["torch"], local_part(tensor)
+    is_plain = type(local) in {torch.Tensor, torch.nn.Parameter}
+    return is_plain and is_sampled(local) and local.numel() >= ROW
 
 
 def _row(tensor: Any) -> Any:
