@@ -15,7 +15,7 @@ set -o errexit -o nounset -o pipefail
 
 # The same after a requeue: it is one run with several attempts.
 export SENTINEL_RUN_ID="grpo-7b-$SLURM_JOB_ID"
-head_node=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head --lines 1)
+head_node=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed --quiet 1p)
 
 # The shell stays when Slurm ends the job, until the agent has reported it.
 trap : TERM
