@@ -62,7 +62,9 @@ def test_the_rules_are_valid(promtool):
     assert checked.returncode == 0, checked.stdout
 
 
-@pytest.mark.parametrize("tests", ["rules_test.yml", "rules_day_test.yml"])
+@pytest.mark.parametrize(
+    "tests", ["rules_test.yml", "rules_day_test.yml", "rules_recording_test.yml"]
+)
 def test_the_tests_of_the_rules_pass(promtool, tests):
     checked = run_program(promtool, "test", "rules", str(DEPLOY / "prometheus" / tests))
 

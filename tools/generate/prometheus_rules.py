@@ -1,18 +1,20 @@
-"""Prometheus alerting rules: one for cases, one per detector and one per agent alert.
+"""Prometheus rules: alerts of cases, of each detector and of the agent, and recording rules.
 
-A rule reads the state that the agent exports and never repeats a threshold. The text is JSON, which
-is valid YAML. Every expression works in Prometheus 2.42 and 3.
+An alert reads the state that the agent exports and never repeats a threshold. The text is JSON,
+which is valid YAML. Every expression works in Prometheus 2.42 and 3.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any
 
 from tools.generate.agent_alerts import AgentAlert
 from tools.generate.case_alert import NOT_IN_A_CASE, case_rule
 from tools.generate.detector_docs import DetectorDoc
+from tools.generate.recording_rules import RECORDING_RULES
 
 DOCS = "https://github.com/train-sentinel/train-sentinel/blob/main/docs"
 
@@ -36,6 +38,7 @@ def rule_groups(
         },
         {"name": "sentinel-detectors", "rules": [_detector_rule(doc) for doc in docs]},
         {"name": "sentinel-agent", "rules": [_agent_rule(alert) for alert in agent_alerts]},
+        {"name": "sentinel-records", "rules": [asdict(rule) for rule in RECORDING_RULES]},
     ]
 
 

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from sentinel.config.plugins import load_modules
 from tools.generate.__main__ import documents, main, stale_paths, write_documents
@@ -16,6 +17,11 @@ ROOT = Path(__file__).parents[3]
 DOCUMENTS = documents()
 DETECTOR_DOCS = list(detector_docs())
 CAUSES = list(cause_docs())
+RULES = [
+    rule
+    for group in json.loads(DOCUMENTS["deploy/prometheus/rules.yml"])["groups"]
+    for rule in group["rules"]
+]
 
 
 @pytest.mark.parametrize("path", DOCUMENTS)
@@ -26,8 +32,7 @@ def test_committed_files_are_current(path):
 
 def test_every_detector_has_its_rule_and_its_runbook():
     """A new module is sufficient."""
-    rules = json.loads(DOCUMENTS["deploy/prometheus/rules.yml"])
-    alerts = {rule["alert"] for group in rules["groups"] for rule in group["rules"]}
+    alerts = {rule["alert"] for rule in RULES if "alert" in rule}
 
     assert [doc.name for doc in DETECTOR_DOCS] == sorted(load_modules("detectors"))
     expected = {doc.alert for doc in DETECTOR_DOCS} | {watch.alert for watch in AGENT_ALERTS}
@@ -44,8 +49,7 @@ def test_no_two_alerts_share_a_name():
 
 def test_every_alert_has_a_remedy_and_outlives_its_agent():
     """Each alert is actionable, and is not resolved when its agent is killed."""
-    rules = json.loads(DOCUMENTS["deploy/prometheus/rules.yml"])
-    case_rule, *others = (rule for group in rules["groups"] for rule in group["rules"])
+    case_rule, *others = (rule for rule in RULES if "alert" in rule)
     assert case_rule["alert"] == "SentinelCase"
     assert "last_over_time(sentinel_case_firing[24h])" in case_rule["expr"]
     for rule in others:
@@ -56,9 +60,16 @@ def test_every_alert_has_a_remedy_and_outlives_its_agent():
         assert "keep_firing_for" in rule or rule["alert"] == "SentinelWatchdog"
 
 
+def test_every_recording_rule_has_a_test():
+    """In the file of promtool that is shipped beside the rules."""
+    tests = yaml.safe_load((ROOT / "deploy/prometheus/rules_recording_test.yml").read_text())
+    queries = " ".join(each["expr"] for test in tests["tests"] for each in test["promql_expr_test"])
+
+    assert [rule["record"] for rule in RULES if rule.get("record", "") not in queries] == []
+
+
 def test_the_alert_of_a_case_links_to_the_runbook_of_its_detector_or_to_the_causes():
-    rules = json.loads(DOCUMENTS["deploy/prometheus/rules.yml"])
-    url = rules["groups"][0]["rules"][0]["annotations"]["runbook_url"]
+    url = RULES[0]["annotations"]["runbook_url"]
     pages = re.findall(r"/blob/main/(.*?\.md)", url)
 
     assert pages == ["docs/runbooks/{{ $labels.detector }}.md", "docs/diagnosis.md"]
