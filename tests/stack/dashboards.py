@@ -9,7 +9,7 @@ from pathlib import Path
 FOLDER = Path(__file__).parents[2] / "grafana" / "dashboards"
 DASHBOARDS = {path.stem: json.loads(path.read_text()) for path in FOLDER.glob("*.json")}
 
-VARIABLES = ("$run", "$__rate_interval", "$__range", "$__interval")
+VARIABLES = ("$run", "$rank", "$__rate_interval", "$__range", "$__interval")
 
 
 def panels(dashboard: dict) -> Iterator[dict]:
@@ -24,7 +24,7 @@ def queries() -> Iterator[tuple[str, dict]]:
     """Every query, with the name of its panel."""
     for name, dashboard in DASHBOARDS.items():
         for panel in panels(dashboard):
-            for target in panel["targets"]:
+            for target in panel.get("targets", ()):
                 yield f"{name}: {panel['title']} {target['refId']}", target
 
 

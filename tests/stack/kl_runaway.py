@@ -43,6 +43,7 @@ def train() -> None:
 
 def logged(step: int, *, is_healthy: bool) -> dict[str, object]:
     values: dict[str, object] = dict.fromkeys(SIGNALS.keys() - MEASURED, 1.0 + 0.1 * (step % 5))
+    values["rewards/format/mean"] = 1.0
     values["kl_ref"] = 0.05 + 0.01 * (step % 3) if is_healthy else 20.0
     if step % 5 == 0:
         values |= {"entropy": nan, "note": "not a number"}

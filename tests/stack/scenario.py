@@ -3,24 +3,47 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from socket import gethostname
 
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.utils import floatToGoString
-from support.results import DIAGNOSIS, RUN, make_incident, make_result, make_spread, step_result
+from support.results import DIAGNOSIS, RUN, make_incident, make_result, make_spread
 
 from sentinel.config.plugins import load_classes
 from sentinel.metrics.exposition import Exposition
 from sentinel.model.counters import COUNTER_FAMILIES, Counters
 from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import Event, Record
-from sentinel.pipeline.engine import Result
+from sentinel.pipeline.engine import Result, Threshold
 from sentinel.signals.catalogue import SIGNALS
+from tools.generate.detector_docs import detector_docs
 from tools.generate.sample_exposition import HEAD_STATUS, SAMPLE_NODE
 
 START = 1_700_000_000.0
 SCRAPE_SECONDS = 30.0
 SCRAPES = 120
+RANKS = 8
+SLOW_RANK = 5
+SAVE_SECONDS = 10.0
+NODE = "gpu-1"
 END = START + SCRAPE_SECONDS * (SCRAPES - 1)
+SETTINGS = {"world_size": float(RANKS), "beta": 0.04}
+PATCHES = {"patch/trl": "on"}
+THRESHOLDS = {
+    doc.name: Threshold(doc.signal.name, 1.0) for doc in detector_docs() if doc.signal is not None
+}
+"""A threshold of every detector that evaluates a signal of the catalogue."""
+
+DCGM_FIELDS = (
+    *("PROF_PIPE_TENSOR_ACTIVE", "PROF_SM_ACTIVE", "PROF_DRAM_ACTIVE", "PROF_NVLINK_TX_BYTES"),
+    *("PROF_NVLINK_RX_BYTES", "DEV_POWER_USAGE", "DEV_MEMORY_TEMP"),
+)
+NODE_COUNTERS = (
+    *("pressure_memory_waiting_seconds", "pressure_io_waiting_seconds"),
+    *("network_receive_errs", "network_transmit_errs"),
+)
 
 
 def openmetrics() -> str:
@@ -32,30 +55,33 @@ def openmetrics() -> str:
         counters, detectors, machine=lambda: SAMPLE_NODE, cluster_status=lambda: HEAD_STATUS
     )
     for scrape in range(SCRAPES):
+        time = START + SCRAPE_SECONDS * scrape
         for result in _results(scrape, counters):
             exposition.update(result)
-        for family in exposition.collect():
+        for family in (*exposition.collect(), *_families_of_others(scrape)):
             key = family.name, family.type, family.documentation
-            lines[key] += [
-                _line(sample, START + SCRAPE_SECONDS * scrape) for sample in family.samples
-            ]
+            lines[key] += [_line(sample, time) for sample in family.samples]
     return "\n".join([*_families(lines), "# EOF\n"])
 
 
 def _results(scrape: int, counters: Counters) -> Iterator[Result]:
-    """Two ranks train; in the second half KL blows up, with a cause, and one rank dies."""
+    """All ranks train, one of them slowly; then KL blows up, with a cause, and one rank dies."""
     time = START + SCRAPE_SECONDS * scrape
     if scrape == 0:
-        yield make_result(Event.START, rank=0, values={"world_size": 2.0}, time=time)
+        yield make_result(Event.START, rank=0, values=SETTINGS, attributes=PATCHES, time=time)
     for count in COUNTER_FAMILIES:
         counters.add(count.family, f"a {count.label}", scrape % 3)
+    counters.add("sentinel_sink_deliveries_total", "slack:delivered", scrape == SCRAPES // 2)
     values = {name: scrape / 10 for name in SIGNALS if name != "global_step"}
     ranges = {name: make_spread(value / 2, value * 2) for name, value in values.items()}
-    yield make_result(step=scrape, time=time, values={**values, "mine": 1.0}, spread=ranges)
-    for rank in (0, 1):
-        yield step_result(step=scrape, rank=rank, step_time=0.5)
+    logged = {**values, "mine": 1.0, "rewards/format/mean": 0.5}
+    result = make_result(step=scrape, time=time, values=logged, spread=ranges)
+    yield replace(result, thresholds=THRESHOLDS)
+    for rank in range(RANKS):
+        step_time = 1.5 if rank == SLOW_RANK else 0.5
+        yield make_result(step=scrape, rank=rank, time=time, values={"step_time": step_time})
     if scrape % 40 == 39:
-        yield make_result(Event.SAVE, step=scrape, time=time)
+        yield make_result(Event.SAVE, step=scrape, time=time + SAVE_SECONDS)
     if scrape == SCRAPES // 2:
         notification = Notification(
             NotificationReason.OPENED, make_incident(), scrape, time, diagnosis=DIAGNOSIS
@@ -65,10 +91,32 @@ def _results(scrape: int, counters: Counters) -> Iterator[Result]:
             notifications=(notification,),
             case_notifications=(notification,),
         )
-    running = 2.0 if scrape < SCRAPES - 5 else 1.0
-    yield make_result(Event.HEARTBEAT, step=scrape, time=time, values={"ranks_running": running})
+    gone = float(scrape >= SCRAPES - 5)
+    liveness = {"ranks_running": RANKS - gone, "ranks_gone": gone, "ranks_failed": 0.0}
+    yield make_result(Event.HEARTBEAT, step=scrape, time=time, values=liveness)
     if scrape == SCRAPES - 5:
         yield make_result(Event.STOP, step=scrape, rank=1, attributes={"outcome": "died"})
+
+
+def _families_of_others(scrape: int) -> Iterator[Metric]:
+    """What Prometheus itself and the exporters of DCGM and of the node add."""
+    target = {"job": "sentinel", "instance": f"{NODE}:13121"}
+    for name in ("up", "scrape_duration_seconds", "scrape_samples_scraped"):
+        yield _family(GaugeMetricFamily, name, target, 1.0)
+    for name in DCGM_FIELDS:
+        (gpu,) = SAMPLE_NODE.gpus
+        labels = {"UUID": gpu.uuid, "gpu": "0", "Hostname": NODE, "instance": f"{NODE}:9400"}
+        yield _family(GaugeMetricFamily, f"DCGM_FI_{name}", labels, 0.5)
+    host = {"instance": f"{NODE}:9100"}
+    yield _family(GaugeMetricFamily, "node_uname_info", host | {"nodename": gethostname()}, 1.0)
+    for name in NODE_COUNTERS:
+        yield _family(CounterMetricFamily, f"node_{name}", host, float(scrape))
+
+
+def _family(kind: type[Metric], name: str, labels: Mapping[str, str], value: float) -> Metric:
+    family = kind(name, "Of another exporter.", labels=tuple(labels))
+    family.add_metric(tuple(labels.values()), value)
+    return family
 
 
 def _line(sample, time: float) -> str:

@@ -11,27 +11,70 @@ import pytest
 from dashboards import DASHBOARDS, VARIABLES, panels, queries, with_variables
 from programs import find, free_port, run_program, running, wait_for
 from prometheus import Prometheus
-from scenario import END, START, openmetrics
+from scenario import END, RANKS, START, openmetrics
 from support.results import RUN
 
-from tools.generate.dashboards import CLUSTER_AGENTS
+from sentinel.signals.catalogue import SIGNALS
+from tools.generate.boards.shared_panels import CLUSTER_AGENTS
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
 
-HOUR = {"$run": RUN, "$__rate_interval": "2m", "$__range": "1h", "$__interval": "30s"}
+HOUR = {
+    "$run": RUN,
+    "$rank": ".*",
+    "$__rate_interval": "2m",
+    "$__range": "1h",
+    "$__interval": "30s",
+}
+
+VALUES = {"run": [RUN], "rank": [str(rank) for rank in range(RANKS)]}
+"""Values of the variables in the scenario."""
+OF_ALL_AGENTS = {"sentinel_build_info"}
+"""Families without a run."""
 
 ALL_PANELS = [
     pytest.param(panel, id=f"{name}: {panel['title']}")
     for name, dashboard in DASHBOARDS.items()
     for panel in panels(dashboard)
+    if panel["type"] != "text"
 ]
 ALL_DASHBOARDS = [pytest.param(board, id=name) for name, board in DASHBOARDS.items()]
 QUERIES = [pytest.param(target, id=name) for name, target in queries()]
 
 
-def test_there_are_dashboards():
-    assert DASHBOARDS
-    assert len(QUERIES) > 30
+def test_every_board_is_small_enough_to_read():
+    """Open, not in collapsed rows; what is healthy is answered on one page."""
+    opened = {
+        name: [panel for panel in board["panels"] if panel["type"] != "row"]
+        for name, board in DASHBOARDS.items()
+    }
+
+    assert len(opened) == 7
+    assert max(len(shown) for shown in opened.values()) <= 30
+    assert not any(panel["type"] == "row" for panel in DASHBOARDS["run-health"]["panels"])
+
+
+@pytest.mark.parametrize("dashboard", ALL_DASHBOARDS)
+def test_a_board_links_to_the_page_and_to_the_others(dashboard):
+    page = "" if dashboard["uid"] == "sentinel-fleet" else "runs/${run:percentencode}/"
+    others, own_page = dashboard["links"]
+
+    assert others["tags"] == ["sentinel"]
+    assert own_page["url"] == f"${{page}}/{page}"
+
+
+def test_every_link_to_a_board_leads_to_one():
+    uids = {board["uid"] for board in DASHBOARDS.values()}
+    links = re.findall(r"/d/([\w-]+)", json.dumps(DASHBOARDS))
+
+    assert links
+    assert set(links) <= uids
+
+
+def test_every_signal_of_the_catalogue_is_on_a_board():
+    shown = " ".join(target["expr"] for _, target in queries())
+
+    assert [s.metric for s in SIGNALS.values() if f"{s.metric}{{" not in shown] == []
 
 
 # Grafana's own schema
@@ -77,12 +120,14 @@ def test_a_misspelt_key_is_found(dashboard):
 
 @pytest.mark.parametrize("dashboard", ALL_DASHBOARDS)
 def test_a_dashboard_has_variables_and_is_not_editable(dashboard):
-    """Data source and run can be selected; runs are refreshed with the time range."""
+    """Data source and run can be selected; labels are refreshed with the time range."""
     variables = {variable["name"]: variable for variable in dashboard["templating"]["list"]}
+    queried = [each for each in variables.values() if each["type"] == "query"]
 
     assert variables["datasource"]["type"] == "datasource"
     assert variables["datasource"]["query"] == "prometheus"
-    assert variables["run"]["refresh"] == 2
+    assert variables["run"] in queried
+    assert {variable["refresh"] for variable in queried} == {2}
     assert dashboard["editable"] is False
     assert dashboard["uid"]
     assert "sentinel" in dashboard["tags"]
@@ -117,21 +162,21 @@ def test_a_panel_has_title_description_unit_and_source(panel):
 def test_a_query_selects_one_run_and_uses_rates_of_counters(target):
     """The window of a rate fits every scrape interval."""
     # The other nodes of a run on several nodes are tested below.
-    expr = re.sub(rf" or (\w+) and on \(run\) \({re.escape(CLUSTER_AGENTS)}\)$", "", target["expr"])
+    expr = re.sub(rf" or (\w+) and on \(run\) \({re.escape(CLUSTER_AGENTS)}\)", "", target["expr"])
 
     assert target["datasource"]["uid"] == "${datasource}"
-    for metric in re.findall(r"sentinel_\w+", expr):
-        assert f'{metric}{{run="$run"}}' in expr
-    for counter in re.findall(r"sentinel_\w+_total", expr):
+    for metric in set(re.findall(r"sentinel_\w+", expr)) - OF_ALL_AGENTS:
+        assert not re.search(rf'\b{metric}\b(?!{{run=~?"\$run"[,}}])', expr)
+    for counter in re.findall(r"(?:sentinel|node)_\w+_total", expr):
         assert re.search(
-            rf"(rate|increase)\({counter}\{{[^}}]*\}}\[\$__(rate_interval|range)\]", expr
+            rf"(rate|increase)\({counter}(\{{[^}}]*\}})?\[\$__(rate_interval|range)\]", expr
         )
-    assert set(re.findall(r"\$\w+", expr)) <= set(VARIABLES)
+    assert set(re.findall(r"\$[a-z_]\w*", expr)) <= set(VARIABLES)
 
 
 def test_node_measurements_are_shown_for_all_nodes_of_the_run_only(promtool, tmp_path):
     """Each node has its own name of the run; all have the address of one head."""
-    (expr,) = (t["expr"] for name, t in queries() if name == "run-health: Host CPU A")
+    (expr,) = (t["expr"] for name, t in queries() if name == "system: Host CPU A")
     heads = {"a": "h:1", "b": "h:1", "x": "other:1", "o": "", "p": ""}
     cpu = [f'sentinel_host_cpu_ratio{{run="{run}"}}' for run in [*heads, "single"]]
     role = [f'sentinel_cluster_role_info{{run="{r}",head="{head}"}}' for r, head in heads.items()]
@@ -211,10 +256,10 @@ def test_every_annotation_returns_data(hour, dashboard):
 def test_every_variable_has_a_value(hour, dashboard):
     for variable in dashboard["templating"]["list"]:
         if variable["type"] == "query":
-            metric, label = re.fullmatch(
-                r"label_values\((\w+), (\w+)\)", variable["query"]
+            series, label = re.fullmatch(
+                r"label_values\((.+), (\w+)\)", with_variables(variable["query"], HOUR)
             ).groups()
-            assert hour.label_values(metric, label, START, END) == [RUN]
+            assert hour.label_values(series, label, START, END) == VALUES[label]
 
 
 def test_the_top_panels_show_the_state_of_the_scenario(hour):
@@ -225,7 +270,8 @@ def test_the_top_panels_show_the_state_of_the_scenario(hour):
         return float(hour.instant_query(with_variables(top[title], HOUR), END)[0]["value"][1])
 
     assert value("Alerts firing") == 1
-    assert value("Ranks running") == 1
+    assert value("Ranks running") == RANKS - 1
+    assert 0 < value("Goodput") < 1
     assert hour.instant_query(with_variables(top["State"], HOUR), END)[0]["metric"] == {
         "state": "running"
     }

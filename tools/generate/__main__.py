@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tools.generate import panels
 from tools.generate.agent_alerts import AGENT_ALERTS
+from tools.generate.boards import boards
 from tools.generate.cause_docs import cause_docs, diagnosis_page
-from tools.generate.dashboards import run_health_dashboard
 from tools.generate.detector_docs import detector_docs, detectors_page
 from tools.generate.kubernetes import dashboards_kustomization, prometheus_rule
 from tools.generate.layers import with_layers
@@ -42,7 +42,7 @@ def documents() -> dict[str, str]:
     texts["docs/architecture.md"] = with_layers(architecture.read_text(encoding="utf-8"), ROOT)
     texts |= {f"{RUNBOOK_DIR}/{name}.md": text for name, text in pages}
     if panels.IS_SDK_INSTALLED:
-        texts[f"{DASHBOARD_DIR}/run-health.json"] = run_health_dashboard(detectors)
+        texts |= {f"{DASHBOARD_DIR}/{name}.json": text for name, text in boards(detectors).items()}
     return texts
 
 

@@ -17,14 +17,31 @@ with warnings.catch_warnings(), suppress(ImportError):
     # On import it recommends a dashboard schema that Grafana's own file provisioning cannot read.
     warnings.simplefilter("ignore", DeprecationWarning)
     from grafana_foundation_sdk.builders import dashboard as board
-    from grafana_foundation_sdk.builders import prometheus, stat, statetimeline, table, timeseries
-    from grafana_foundation_sdk.builders.common import ReduceDataOptions, VizLegendOptions
+    from grafana_foundation_sdk.builders import (
+        heatmap,
+        prometheus,
+        stat,
+        statetimeline,
+        table,
+        text,
+        timeseries,
+    )
+    from grafana_foundation_sdk.builders.common import (
+        ReduceDataOptions,
+        StackingConfig,
+        VizLegendOptions,
+    )
     from grafana_foundation_sdk.cog.encoder import JSONEncoder
     from grafana_foundation_sdk.models import common
     from grafana_foundation_sdk.models import dashboard as model
+    from grafana_foundation_sdk.models.heatmap import HeatmapColorMode
     from grafana_foundation_sdk.models.prometheus import PromQueryFormat
+    from grafana_foundation_sdk.models.text import TextMode
 
 IS_SDK_INSTALLED = find_spec("grafana_foundation_sdk") is not None
+
+PAGE_URL = "http://127.0.0.1:13120"
+"""Default of the variable with the address of the pages: that of `sentinel serve`."""
 
 GOOD, WARN, BAD, PLAIN = "green", "orange", "red", "text"
 
@@ -50,13 +67,26 @@ class PanelOptions:
 
 
 @dataclass(frozen=True)
+class LabelVariable:
+    """A variable with the values of a label of a series; if `is_multi`, several can be selected."""
+
+    name: str
+    series: str
+    is_multi: bool = False
+
+
+@dataclass(frozen=True)
 class DashboardOptions:
-    """Title, uid and description of a dashboard; `run_metric` provides the list of runs."""
+    """Title, uid, description and variables of a dashboard.
+
+    `page_path` is the path of the page that it links to, on the server that `page` names.
+    """
 
     title: str
     uid: str
     description: str
-    run_metric: str
+    variables: Sequence[LabelVariable]
+    page_path: str
 
 
 def stat_panel(
@@ -80,18 +110,52 @@ def state_panel(options: PanelOptions, query: PanelQuery, colours: Mapping[str, 
     return panel
 
 
-def time_series_panel(options: PanelOptions, queries: Sequence[PanelQuery]) -> Any:
-    """Lines over time."""
-    panel = _configure(timeseries.Panel(), options, queries)
+def time_series_panel(
+    options: PanelOptions, queries: Sequence[PanelQuery], threshold: PanelQuery | None = None
+) -> Any:
+    """Lines over time, with the thresholds of detectors dashed."""
+    panel = _configure(timeseries.Panel(), options, [*queries, *filter(None, [threshold])])
     panel.line_width(1).show_points(common.VisibilityMode.AUTO).no_value("not logged")
+    if threshold:
+        dashes = model.DynamicConfigValue(
+            id_val="custom.lineStyle", value={"fill": "dash", "dash": [8, 8]}
+        )
+        panel.override_by_query("ABCDEFGH"[len(queries)], [dashes, _fixed_color(BAD)])
     return panel.legend(_legend())
 
 
+def stacked_panel(options: PanelOptions, query: PanelQuery) -> Any:
+    """Areas over time, each on top of the one before."""
+    panel = time_series_panel(options, [query]).fill_opacity(40)
+    return panel.stacking(StackingConfig().mode(common.StackingMode.NORMAL))
+
+
+def heat_map_panel(options: PanelOptions, query: PanelQuery, *, has_buckets: bool = False) -> Any:
+    """A row per series, or per bucket of a histogram, coloured by its value over time."""
+    panel = _configure(heatmap.Panel(), options, [query])
+    if has_buckets:
+        panel.build().targets[0].format_val = PromQueryFormat.HEATMAP
+    colours = heatmap.HeatmapColorOptions().mode(HeatmapColorMode.SCHEME).scheme("Oranges")
+    panel.color(colours.fill(WARN).exponent(0.5).steps(64)).calculate(False).show_legend()
+    unit = "short" if has_buckets else options.unit
+    return panel.cell_values(heatmap.CellValues().unit(unit)).no_value("not logged")
+
+
+def text_panel(title: str, markdown: str, width: int = 24, height: int = 4) -> Any:
+    """Text in Markdown."""
+    panel = text.Panel().title(title).mode(TextMode.MARKDOWN).content(markdown)
+    return panel.span(width).height(height)
+
+
 def rank_band_panel(
-    options: PanelOptions, middle: PanelQuery, lowest: PanelQuery, highest: PanelQuery
+    options: PanelOptions,
+    middle: PanelQuery,
+    lowest: PanelQuery,
+    highest: PanelQuery,
+    threshold: PanelQuery | None = None,
 ) -> Any:
     """A line, with the space between the lowest and the highest rank filled."""
-    panel = time_series_panel(options, [middle, lowest, highest])
+    panel = time_series_panel(options, [middle, lowest, highest], threshold)
     edge = model.DynamicConfigValue(id_val="custom.lineWidth", value=0)
     fill = model.DynamicConfigValue(id_val="custom.fillOpacity", value=15)
     below = model.DynamicConfigValue(id_val="custom.fillBelowTo", value=lowest.legend)
@@ -140,7 +204,8 @@ def table_panel(
     value_columns = [f"Value #{letter}" for letter in "ABCDEFGH"[: 1 + len(values)]]
     titles = {**columns, **dict(zip(value_columns[1:], values, strict=True))}
     shown = {
-        "excludeByName": {"Time": True, value_columns[0]: True, "case": True},
+        # The column of a single query has no letter.
+        "excludeByName": {"Time": True, "Value": True, value_columns[0]: True, "case": True},
         "indexByName": {name: index for index, name in enumerate(titles)},
         "renameByName": titles,
     }
@@ -149,6 +214,17 @@ def table_panel(
             model.DataTransformerConfig(id_val=transformation, options=settings)
         )
     return panel.no_value("none")
+
+
+def column_unit(panel: Any, title: str, unit: str) -> None:
+    """Set the unit of the column of a table."""
+    panel.override_by_name(title, [model.DynamicConfigValue(id_val="unit", value=unit)])
+
+
+def column_link(panel: Any, column: str, title: str, url: str) -> None:
+    """Link the cells of the column of a table."""
+    links = [{"title": title, "url": url}]
+    panel.override_by_name(column, [model.DynamicConfigValue(id_val="links", value=links)])
 
 
 def collapsible_row(title: str, panels: Iterable[Any] = ()) -> Any:
@@ -169,7 +245,7 @@ def annotation(name: str, expr: str, text: str, colour: str, *, value_is_time: b
 def dashboard_json(
     options: DashboardOptions, panels: Iterable[Any], annotation_queries: Iterable[Any]
 ) -> str:
-    """JSON of the dashboard, with variables for the data source and the run."""
+    """JSON of the dashboard, one panel a line, with variables for data source and page."""
     dashboard = board.Dashboard(options.title).uid(options.uid).description(options.description)
     dashboard.tags(["sentinel"]).readonly()
     dashboard.refresh("30s").time("now-6h", "now").timezone("browser")
@@ -177,7 +253,11 @@ def dashboard_json(
     dashboard.with_variable(
         board.DatasourceVariable("datasource").type("prometheus").label("Source")
     )
-    dashboard.with_variable(_run_variable(options.run_metric))
+    for variable in options.variables:
+        dashboard.with_variable(_label_variable(variable))
+    dashboard.with_variable(
+        board.TextBoxVariable("page").label("Address of the pages").default_value(PAGE_URL)
+    )
     for part in panels:
         add = dashboard.with_row if isinstance(part, board.Row) else dashboard.with_panel
         add(part)
@@ -187,15 +267,35 @@ def dashboard_json(
         board.DashboardLink("sentinel").type(model.DashboardLinkType.DASHBOARDS)
         .tags(["sentinel"]).as_dropdown(True).include_vars(True).keep_time(True)
     )  # fmt: skip
-    built = _number_panels(dashboard.build())
-    return json.dumps(built, cls=JSONEncoder, indent=2, sort_keys=True) + "\n"
+    dashboard.link(link("Page of sentinel", f"${{page}}{options.page_path}"))
+    built = json.dumps(_number_panels(dashboard.build()), cls=JSONEncoder, sort_keys=True)
+    return f"{_with_lines(json.loads(built))}\n"
 
 
-def _run_variable(metric: str) -> Any:
-    query = f"label_values({metric}, run)"
-    variable = board.QueryVariable("run").label("Run").query(query).definition(query)
-    variable.datasource(_source()).refresh(model.VariableRefresh.ON_TIME_RANGE_CHANGED)
-    return variable.sort(model.VariableSort.ALPHABETICAL_DESC)
+def _with_lines(value: dict[str, Any]) -> str:
+    """JSON of a dashboard or a row, with a line for each key and each panel."""
+    return "{" + ",\n".join(_key_json(*item) for item in value.items()) + "}"
+
+
+def _key_json(key: str, content: Any) -> str:
+    if key == "panels" and content:
+        return '"panels": [\n' + ",\n".join(map(_panel_json, content)) + "]"
+    return f"{json.dumps(key)}: {json.dumps(content)}"
+
+
+def _panel_json(panel: dict[str, Any]) -> str:
+    return _with_lines(panel) if panel.get("panels") else json.dumps(panel)
+
+
+def _label_variable(variable: LabelVariable) -> Any:
+    query = f"label_values({variable.series}, {variable.name})"
+    built = board.QueryVariable(variable.name).label(variable.name.capitalize())
+    built.query(query).definition(query)
+    built.datasource(_source()).refresh(model.VariableRefresh.ON_TIME_RANGE_CHANGED)
+    if variable.is_multi:
+        built.multi(True).include_all(True).all_value(".*")
+        built.current(model.VariableOption(text="All", value="$__all"))
+    return built.sort(model.VariableSort.ALPHABETICAL_DESC)
 
 
 def _configure(
@@ -208,13 +308,14 @@ def _configure(
         data_query.legend_format(query.legend or "__auto")
         panel.with_target(data_query.instant() if is_instant else data_query.range())
     if options.links:
-        panel.links([_link(title, url) for title, url in options.links.items()])
+        panel.links([link(title, url) for title, url in options.links.items()])
     return panel
 
 
-def _link(title: str, url: str) -> Any:
-    link = board.DashboardLink(title).type(model.DashboardLinkType.LINK).url(url)
-    return link.target_blank(True)
+def link(title: str, url: str) -> Any:
+    """A link of a panel or of its data, which opens a new tab."""
+    built = board.DashboardLink(title).type(model.DashboardLinkType.LINK).url(url)
+    return built.target_blank(True)
 
 
 def _source() -> Any:

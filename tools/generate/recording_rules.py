@@ -23,7 +23,7 @@ class RecordingRule:
 def goodput(selector: str = "", window: str = "1h") -> str:
     """PromQL of the productive share of the time of each run within the window."""
     rates = "sum by (run) (rate(sentinel_run_time_seconds_total{{{}}}[{}]))"
-    productive = rates.format(_join('activity="productive"', selector), window)
+    productive = rates.format(_join(selector, 'activity="productive"'), window)
     return f"{productive} / ({rates.format(selector, window)} > 0)"
 
 
@@ -37,13 +37,13 @@ def overhead_per_step(selector: str = "", window: str = "5m") -> str:
 
 def firing_alerts(selector: str = "") -> str:
     """PromQL of the number of detectors of each run that fire as warning or critical."""
-    severe = _join('severity=~"warning|critical"', selector)
+    severe = _join(selector, 'severity=~"warning|critical"')
     return f"sum by (run) (max by (run, detector, severity) (sentinel_alert_firing{{{severe}}}))"
 
 
 def notifications(selector: str = "", window: str = "1d") -> str:
     """PromQL of the notifications of each run that receivers accepted within the window."""
-    delivered = _join('outcome=~".+:delivered"', selector)
+    delivered = _join(selector, 'outcome=~".+:delivered"')
     return f"sum by (run) (increase(sentinel_sink_deliveries_total{{{delivered}}}[{window}]))"
 
 

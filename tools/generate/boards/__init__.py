@@ -1,0 +1,26 @@
+"""Grafana dashboards, built from the signal catalogue and the detectors: one board a file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tools.generate.boards.fleet import fleet_board
+from tools.generate.boards.ranks import ranks_board
+from tools.generate.boards.run_health import run_health_board
+from tools.generate.boards.sentinel_board import sentinel_board
+from tools.generate.boards.signal_boards import rl_board, training_board
+from tools.generate.boards.system import system_board
+from tools.generate.detector_docs import DetectorDoc
+
+
+def boards(docs: Sequence[DetectorDoc]) -> dict[str, str]:
+    """JSON of each dashboard by the name of its file."""
+    return {
+        "fleet": fleet_board(),
+        "run-health": run_health_board(docs),
+        "rl": rl_board(docs),
+        "training": training_board(docs),
+        "ranks": ranks_board(),
+        "system": system_board(docs),
+        "sentinel": sentinel_board(),
+    }

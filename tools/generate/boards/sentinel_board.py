@@ -1,0 +1,187 @@
+"""The board of sentinel itself: its agents, its errors, its deliveries and its overhead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tools.generate.boards.shared_panels import (
+    RUN,
+    lines_panel,
+    of_all_nodes,
+    run_annotations,
+    run_board_options,
+    small_stat_panel,
+)
+from tools.generate.panels import (
+    BAD,
+    GOOD,
+    WARN,
+    PanelOptions,
+    PanelQuery,
+    collapsible_row,
+    dashboard_json,
+    stat_panel,
+)
+from tools.generate.recording_rules import notifications, overhead_per_step
+
+MATCHER = 'run="$run"'
+
+
+def sentinel_board() -> str:
+    """JSON of the board."""
+    options = run_board_options(
+        "Sentinel itself",
+        "sentinel-itself",
+        "Whether the monitoring works: agents, errors, dropped records, deliveries and overhead.",
+    )
+    panels = [
+        *_stat_panels(),
+        collapsible_row("Overhead"),
+        *_overhead_panels(),
+        collapsible_row("Errors"),
+        *_error_panels(),
+        collapsible_row("Coverage"),
+        *_coverage_panels(),
+    ]
+    return dashboard_json(options, panels, run_annotations())
+
+
+def _stat_panels() -> Iterator[Any]:
+    yield stat_panel(
+        PanelOptions(
+            "Agents unreachable",
+            "Of all runs. Start them with `sentinel agent --run <run>`. Metric: up",
+            width=4,
+            height=4,
+        ),
+        PanelQuery('count(up{job="sentinel"} == 0) or vector(0)'),
+        {0: GOOD, 1: BAD},
+    )
+    yield small_stat_panel(
+        "Last turn ago",
+        "Seconds since the agent last evaluated records; the slowest agent.",
+        f"max({of_all_nodes('sentinel_agent_loop_seconds')})",
+        unit="s",
+        colours={0: GOOD, 10: WARN, 60: BAD},
+    ).span(4)
+    yield small_stat_panel(
+        "Not delivered",
+        "Notifications that were rejected, or that are retried for longer than a minute.",
+        f"sum(sentinel_alerts_undelivered{RUN}) or vector(0)",
+        colours={0: GOOD, 1: BAD},
+    ).span(4)
+    yield small_stat_panel(
+        "Delivered",
+        "Notifications accepted by receivers in the selected range.",
+        f"round(sum({notifications(MATCHER, '$__range')}))",
+    ).span(4)
+    yield small_stat_panel(
+        "Storage degraded",
+        "1 if the run is stored in memory only, or if its database was replaced.",
+        f"max(sentinel_storage_degraded{RUN}) or vector(0)",
+        colours={0: GOOD, 1: WARN},
+    ).span(4)
+    yield small_stat_panel(
+        "Overhead per step",
+        "Time that the client takes of a step of a rank, in the selected range.",
+        overhead_per_step(MATCHER, "$__range"),
+        unit="s",
+    ).span(4)
+
+
+def _overhead_panels() -> Iterator[Any]:
+    yield lines_panel(
+        "Overhead per step",
+        "Time that the client takes of a step of a rank.",
+        PanelQuery(overhead_per_step(MATCHER, "$__rate_interval"), "client"),
+        unit="s",
+    )
+    yield _counter_panel(
+        "client_overhead_seconds", "rank", "Share of a rank's time spent in the client."
+    )
+    yield lines_panel(
+        "Agent loop",
+        "Time since the last turn of the main loop. A turn takes about 0.1 s.",
+        PanelQuery(of_all_nodes("sentinel_agent_loop_seconds"), "{{instance}}"),
+        unit="s",
+    )
+    yield lines_panel(
+        "Scrape time",
+        "How long Prometheus takes to read each agent.",
+        PanelQuery('scrape_duration_seconds{job="sentinel"}', "{{instance}}"),
+        unit="s",
+    )
+    yield lines_panel(
+        "Series",
+        "Samples of each scrape of an agent.",
+        PanelQuery('scrape_samples_scraped{job="sentinel"}', "{{instance}}"),
+    )
+    yield lines_panel(
+        "Age of hardware measurements",
+        "Time since the last measurement of each part. One that grows has stopped.",
+        PanelQuery(f"time() - sentinel_machine_sample_timestamp_seconds{RUN}", "{{part}}"),
+        unit="s",
+    )
+
+
+def _error_panels() -> Iterator[Any]:
+    yield _counter_panel("sink_deliveries", "outcome", "Test a sink with `sentinel notify test`.")
+    yield _counter_panel("sink_reports", "outcome", "Reports attached to the ends of cases.")
+    yield _counter_panel("dropped_records", "reason", "Records that detectors do not see.")
+    yield _counter_panel(
+        "client_errors", "rank", "Errors suppressed inside the trainer; please report them."
+    )
+    yield _counter_panel(
+        "detector_errors",
+        "detector",
+        "After three the detector is off for the run; please report it.",
+    )
+    yield _counter_panel("config_errors", "setting", "Invalid settings that the agent ignores.")
+    yield _counter_panel("node_read_errors", "part", "Failed reads of hardware metrics.")
+    yield _counter_panel(
+        "head_connection_rejected",
+        "reason",
+        "Messages of other agents that were rejected: compare tokens and versions.",
+    )
+
+
+def _coverage_panels() -> Iterator[Any]:
+    yield lines_panel(
+        "Signals that detectors read",
+        "Signals of the run that show how well it learns.",
+        PanelQuery(f"sentinel_monitored_signals{RUN}", "signals"),
+        width=6,
+    )
+    yield lines_panel(
+        "Keys that no detector reads",
+        "Logged keys that look like training signals; map them in `[keys]`.",
+        PanelQuery(f"sentinel_unmonitored_keys{RUN}", "keys"),
+        width=6,
+    )
+    yield lines_panel(
+        "Patches",
+        "Ranks by the state of each integration's patch.",
+        PanelQuery(f"sentinel_patch_ranks{RUN}", "{{integration}} {{state}}"),
+        width=6,
+    )
+    yield lines_panel(
+        "Versions",
+        "Agents by version of sentinel.",
+        PanelQuery("count by (version) (sentinel_build_info)", "{{version}}"),
+        width=6,
+    )
+
+
+def _counter_panel(name: str, label: str, text: str) -> Any:
+    family = f"sentinel_{name}_total"
+    is_time = name.endswith("seconds")
+    function, unit = ("rate", "percentunit") if is_time else ("increase", "short")
+    return lines_panel(
+        name.replace("_", " ").capitalize(),
+        text,
+        PanelQuery(
+            f"sum by ({label}) ({function}({family}{RUN}[$__rate_interval]))", f"{{{{{label}}}}}"
+        ),
+        unit=unit,
+    )
