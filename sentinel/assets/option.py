@@ -19,6 +19,8 @@ PROMETHEUS, ALERTMANAGER = (
     "deploy/prometheus/prometheus.yml",
     "deploy/alertmanager/alertmanager.yml",
 )
+BOARDS = ("fleet", "run-health", "rl", "training", "ranks", "system", "sentinel")
+"""Names of the dashboards."""
 DATASOURCE = "grafana/provisioning/datasources/prometheus.yaml"
 COMPOSE = "deploy/compose/compose.yaml"
 JOB, CHART = "deploy/kubernetes/job/job.yaml", "deploy/helm/sentinel/values.yaml"
@@ -133,6 +135,13 @@ OPTIONS = (
         "address at which Grafana reads Prometheus",
         _URL,
         ((DATASOURCE, "url: {}"),),
+    ),
+    Option(
+        "grafana.page_url",
+        "http://127.0.0.1:13120",
+        "address of the pages of sentinel, to which the dashboards link",
+        _URL,
+        tuple((f"grafana/dashboards/{name}.json", '"query": "{}"') for name in BOARDS),
     ),
     Option(
         "kubernetes.namespace",

@@ -69,9 +69,9 @@ def export(  # noqa: PLR0913, PLR0917 - the options of the command
 ) -> None:
     """Write the files of one or more targets, or check those of an earlier export.
 
-    Options of an earlier export to the directory are kept. The token file and the directory of the
-    agents are taken from the settings. With --check, a file is missing, changed (by hand) or
-    outdated (this version would write another one).
+    Options of an earlier export to the directory are kept. The token file, the directory of
+    the agents and the address of the pages are taken from the settings. With --check, a file is
+    missing, changed (by hand) or outdated (this version would write another one).
 
     Exit status: 0 on success, 1 if a file differs or was changed by hand, 2 on wrong usage.
     """
@@ -139,4 +139,6 @@ def _options_of_settings(config: Path | None) -> dict[str, str]:
     options = {"prometheus.targets": str(home_dir() / "targets")}
     if "token_file" in tree:
         options["prometheus.token_file"] = str(tree["token_file"])
+    if "public_url" in tree:
+        options["grafana.page_url"] = str(tree["public_url"]).rstrip("/")
     return options

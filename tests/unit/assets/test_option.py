@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sentinel.assets.export import TARGETS, rendered_files
-from sentinel.assets.option import OPTIONS, OptionError, parse_assignment
+from sentinel.assets.option import BOARDS, OPTIONS, OptionError, parse_assignment
 
 FILES = rendered_files(TARGETS, {})
 OTHER_VALUES = {
@@ -16,6 +16,7 @@ OTHER_VALUES = {
     "prometheus.cluster": "h100-west",
     "alertmanager.slack_url_file": "/run/secrets/slack",
     "grafana.prometheus_url": "http://prometheus:9090",
+    "grafana.page_url": "https://training.example.org",
     "kubernetes.namespace": "research",
     "kubernetes.release": "prometheus",
     "kubernetes.monitoring_namespace": "observability",
@@ -48,6 +49,12 @@ def test_an_option_replaces_the_default_in_each_of_its_places(option):
         assert place.format(value) in filled_in[path]
     places = {path for path, _ in option.places}
     assert {path for path, text in filled_in.items() if text != FILES[path]} == places
+
+
+def test_every_dashboard_links_to_the_pages():
+    paths = {path for path in FILES if path.startswith("grafana/dashboards/")}
+
+    assert paths == {f"grafana/dashboards/{name}.json" for name in BOARDS}
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda each: each.name)

@@ -54,6 +54,15 @@ def test_the_files_are_exported_with_the_options(assets, tmp_path):
     )
 
 
+def test_the_address_of_the_pages_in_the_settings_is_that_of_the_dashboards(assets, tmp_path):
+    (tmp_path / "sentinel.toml").write_text('public_url = "https://training.example.org/"')
+    assets("export", "out", "--for", "grafana")
+
+    board = json.loads((tmp_path / "out/grafana/dashboards/fleet.json").read_text())
+    (page,) = (each for each in board["templating"]["list"] if each["name"] == "page")
+    assert page["query"] == "https://training.example.org"
+
+
 def test_the_token_file_of_the_settings_is_that_of_prometheus(assets, tmp_path):
     (tmp_path / "sentinel.toml").write_text('token_file = "/etc/sentinel/token"')
     assets("export", "out", "--for", "prometheus")
