@@ -1,4 +1,4 @@
-"""One hour of a failing run, as Prometheus would have scraped it."""
+"""One hour of a failing run and of a healthy one, as Prometheus would have scraped them."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from sentinel.signals.catalogue import SIGNALS
 from tools.generate.detector_docs import detector_docs
 from tools.generate.sample_exposition import HEAD_STATUS, SAMPLE_NODE
 
+HEALTHY_RUN = "sft-1b"
 START = 1_700_000_000.0
 SCRAPE_SECONDS = 30.0
 SCRAPES = 120
@@ -54,13 +55,21 @@ def openmetrics() -> str:
     exposition = Exposition(
         counters, detectors, machine=lambda: SAMPLE_NODE, cluster_status=lambda: HEAD_STATUS
     )
+    healthy_counters = Counters()
+    healthy = Exposition(healthy_counters, detectors)
     for scrape in range(SCRAPES):
         time = START + SCRAPE_SECONDS * scrape
         for result in _results(scrape, counters):
             exposition.update(result)
-        for family in (*exposition.collect(), *_families_of_others(scrape)):
-            key = family.name, family.type, family.documentation
-            lines[key] += [_line(sample, time) for sample in family.samples]
+        for result in _healthy_results(scrape, healthy_counters):
+            healthy.update(result)
+        targets = {"gpu-1": exposition.collect(), "gpu-2": healthy.collect()}
+        targets[""] = _families_of_others(scrape)
+        for node, families in targets.items():
+            added = {"job": "sentinel", "instance": f"{node}:13121"} if node else {}
+            for family in families:
+                key = family.name, family.type, family.documentation
+                lines[key] += [_line(sample, time, added) for sample in family.samples]
     return "\n".join([*_families(lines), "# EOF\n"])
 
 
@@ -98,6 +107,21 @@ def _results(scrape: int, counters: Counters) -> Iterator[Result]:
         yield make_result(Event.STOP, step=scrape, rank=1, attributes={"outcome": "died"})
 
 
+def _healthy_results(scrape: int, counters: Counters) -> Iterator[Result]:
+    """A second run of one rank, without alerts, RL or GPU."""
+    time = START + SCRAPE_SECONDS * scrape
+    if scrape == 0:
+        yield _renamed(make_result(Event.START, rank=0, values={"world_size": 1.0}, time=time))
+    counters.set("sentinel_client_overhead_seconds_total", "0", 1e-4 * scrape)
+    counters.add("sentinel_sink_deliveries_total", "slack:delivered", 0.0)
+    yield _renamed(make_result(step=scrape, time=time, values={"loss": 99.0}))
+    yield _renamed(make_result(Event.HEARTBEAT, time=time, values={"ranks_running": 1.0}))
+
+
+def _renamed(result: Result) -> Result:
+    return replace(result, record=replace(result.record, run=HEALTHY_RUN))
+
+
 def _families_of_others(scrape: int) -> Iterator[Metric]:
     """What Prometheus itself and the exporters of DCGM and of the node add."""
     target = {"job": "sentinel", "instance": f"{NODE}:13121"}
@@ -119,8 +143,9 @@ def _family(kind: type[Metric], name: str, labels: Mapping[str, str], value: flo
     return family
 
 
-def _line(sample, time: float) -> str:
-    labels = ",".join(f'{name}="{value}"' for name, value in sorted(sample.labels.items()))
+def _line(sample, time: float, added: Mapping[str, str]) -> str:
+    pairs = sorted({**sample.labels, **added}.items())
+    labels = ",".join(f'{name}="{value}"' for name, value in pairs)
     return f"{sample.name}{{{labels}}} {floatToGoString(sample.value)} {time}"
 
 

@@ -11,7 +11,7 @@ import pytest
 from dashboards import DASHBOARDS, VARIABLES, panels, queries, with_variables
 from programs import find, free_port, run_program, running, wait_for
 from prometheus import Prometheus
-from scenario import END, RANKS, START, openmetrics
+from scenario import END, HEALTHY_RUN, RANKS, SLOW_RANK, START, openmetrics
 from support.results import RUN
 
 from sentinel.signals.catalogue import SIGNALS
@@ -27,7 +27,7 @@ HOUR = {
     "$__interval": "30s",
 }
 
-VALUES = {"run": [RUN], "rank": [str(rank) for rank in range(RANKS)]}
+VALUES = {"run": [RUN, HEALTHY_RUN], "rank": [str(rank) for rank in range(RANKS)]}
 """Values of the variables in the scenario."""
 OF_ALL_AGENTS = {"sentinel_build_info"}
 """Families without a run."""
@@ -260,6 +260,40 @@ def test_every_variable_has_a_value(hour, dashboard):
                 r"label_values\((.+), (\w+)\)", with_variables(variable["query"], HOUR)
             ).groups()
             assert hour.label_values(series, label, START, END) == VALUES[label]
+
+
+def test_the_fleet_shows_each_run(hour):
+    """One of two runs is healthy; each has one row."""
+    fleet = {p["title"]: p["targets"] for p in panels(DASHBOARDS["fleet"])}
+
+    def series(title, query=0, runs=".*"):
+        expr = with_variables(fleet[title][query]["expr"], HOUR | {"$run": runs})
+        return hour.instant_query(expr, END)
+
+    def value(title, runs=".*"):
+        return float(series(title, runs=runs)[0]["value"][1])
+
+    assert value("Active runs") == 2
+    assert value("Healthy") == 0.5
+    assert value("Healthy", HEALTHY_RUN) == 1
+    assert value("Healthy", RUN) == 0
+    assert value("Cases firing") == 1
+    assert value("Cases firing", HEALTHY_RUN) == 0
+    assert value("Ranks running") == RANKS
+    health = {each["metric"]["run"]: each["value"][1] for each in series("Health")}
+    assert health == {RUN: "2", HEALTHY_RUN: "0"}
+    for query in range(len(fleet["Runs"])):
+        assert {each["metric"]["run"] for each in series("Runs", query)} == {RUN, HEALTHY_RUN}
+        assert len(series("Runs", query)) == 2
+
+
+def test_the_slow_rank_is_the_highest_and_the_rows_are_in_the_order_of_ranks(hour):
+    ranks = {p["title"]: p["targets"][0]["expr"] for p in panels(DASHBOARDS["ranks"])}
+    slowest = hour.instant_query(with_variables(ranks["Slowest ranks"], HOUR), END)
+    rows = hour.range_query(with_variables(ranks["Step time by rank"], HOUR), START, END, 30)
+
+    assert max(slowest, key=lambda s: float(s["value"][1]))["metric"]["rank"] == str(SLOW_RANK)
+    assert [row["metric"]["rank"] for row in rows] == [f"{rank:05}" for rank in range(RANKS)]
 
 
 def test_the_top_panels_show_the_state_of_the_scenario(hour):
