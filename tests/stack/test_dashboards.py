@@ -9,23 +9,15 @@ import warnings
 
 import pytest
 from dashboards import DASHBOARDS, VARIABLES, panels, queries, with_variables
-from programs import find, free_port, run_program, running, wait_for
-from prometheus import Prometheus
-from scenario import END, HEALTHY_RUN, RANKS, SLOW_RANK, START, openmetrics
+from hour import HOUR, prometheus_of_the_hour
+from programs import run_program
+from scenario import END, HEALTHY_RUN, RANKS, SLOW_RANK, START
 from support.results import RUN
 
 from sentinel.signals.catalogue import SIGNALS
 from tools.generate.boards.shared_panels import CLUSTER_AGENTS
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
-
-HOUR = {
-    "$run": RUN,
-    "$rank": ".*",
-    "$__rate_interval": "2m",
-    "$__range": "1h",
-    "$__interval": "30s",
-}
 
 VALUES = {"run": [RUN, HEALTHY_RUN], "rank": [str(rank) for rank in range(RANKS)]}
 """Values of the variables in the scenario."""
@@ -207,26 +199,9 @@ def test_node_measurements_are_shown_for_all_nodes_of_the_run_only(promtool, tmp
 
 
 @pytest.fixture(scope="module")
-def hour(tmp_path_factory, promtool):
+def hour(tmp_path_factory):
     """Prometheus with the hour of the scenario."""
-    program, folder = find("prometheus"), tmp_path_factory.mktemp("hour")
-    (folder / "hour.om").write_text(openmetrics())
-    (folder / "prometheus.yml").write_text("{}")
-    filled = run_program(
-        promtool, "tsdb", "create-blocks-from", "openmetrics", f"{folder}/hour.om", f"{folder}/data"
-    )
-    assert filled.returncode == 0, filled.stdout
-    prometheus = Prometheus(f"http://127.0.0.1:{free_port()}")
-    with running(
-        folder / "log",
-        program,
-        f"--config.file={folder}/prometheus.yml",
-        f"--storage.tsdb.path={folder}/data",
-        "--storage.tsdb.retention.time=100y",
-        f"--web.listen-address={prometheus.url.removeprefix('http://')}",
-        "--log.level=warn",
-    ):
-        wait_for("Prometheus", lambda: prometheus.ready)
+    with prometheus_of_the_hour(tmp_path_factory.mktemp("hour")) as prometheus:
         yield prometheus
 
 

@@ -178,7 +178,7 @@ def _counter_panel(name: str, label: str, text: str) -> Any:
     is_time = name.endswith("seconds")
     function, unit = ("rate", "percentunit") if is_time else ("increase", "short")
     return lines_panel(
-        name.replace("_", " ").capitalize(),
+        name.removesuffix("_seconds").replace("_", " ").capitalize(),
         text,
         PanelQuery(
             f"sum by ({label}) ({function}({family}{RUN}[$__rate_interval]))", f"{{{{{label}}}}}"

@@ -24,6 +24,8 @@ from tools.generate.prometheus_rules import runbook_url
 
 RUN = '{run="$run"}'
 """Selects the series of the run that a board shows."""
+OPEN_ROWS = 3
+"""Number of groups of signals that a board shows without a click."""
 RUN_VARIABLE = LabelVariable("run", "sentinel_run_info")
 
 _UNITS = {
@@ -99,13 +101,13 @@ def signal_panel(signal: Signal, docs: Sequence[DetectorDoc], width: int = 8) ->
 
 
 def signal_rows(titles: Sequence[str], docs: Sequence[DetectorDoc]) -> Iterator[Any]:
-    """A row for each of these groups of the catalogue: the first is open, the others collapsed."""
+    """A row for each of these groups of the catalogue: the first are open, the others collapsed."""
     for number, title in enumerate(titles):
         panels = [signal_panel(signal, docs) for signal in SIGNAL_GROUPS[title]]
-        if number:
-            yield collapsible_row(title, panels)
-        else:
+        if number < OPEN_ROWS:
             yield from (collapsible_row(title), *panels)
+        else:
+            yield collapsible_row(title, panels)
 
 
 def _threshold_query(signal: Signal) -> PanelQuery:
