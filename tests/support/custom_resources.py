@@ -26,10 +26,11 @@ def _list(items: dict[str, Any]) -> dict[str, Any]:
 TEXT, COUNT, ANY = {"type": "string"}, {"type": "integer", "minimum": 0}, {"type": "object"}
 TEXTS = {"type": "object", "additionalProperties": TEXT}
 DURATION = {"type": "string", "pattern": r"^(0|(\d+h)?(\d+m)?(\d+s)?(\d+ms)?)$"}
-_RULE = _object(
+_ALERT = _object(
     {"alert": TEXT, "expr": TEXT, "annotations": TEXTS},
     {"for": DURATION, "keep_firing_for": DURATION, "labels": TEXTS},
 )
+_RULE = {"oneOf": [_ALERT, _object({"record": TEXT, "expr": TEXT})]}
 _ENDPOINT = _object(
     {"port": TEXT},
     {
