@@ -179,7 +179,10 @@ def test_a_dead_rank_that_its_parent_does_not_reap_is_reported(tmp_path):
     with watched_job(tmp_path) as job:
         rank = job.rank()
         job.until_more_steps()
-        psutil.Process(job.launcher.pid).suspend()
+        launcher = psutil.Process(job.launcher.pid)
+        launcher.suspend()
+        # A parent that has not stopped yet reaps it.
+        until(lambda: launcher.status() == psutil.STATUS_STOPPED, 60.0, "the launcher is stopped")
         began = time.monotonic()
         rank.kill()
         body = job.until_found("run_died")
