@@ -4,8 +4,9 @@ Formula
     discarded = before each backward pass of an update but the first the gradient of the pass before
                 is cleared, and no weight has changed since
     Finding   = the passes are discarded in 15 updates in a row, each step is taken with the
-                gradient of the last pass, scaled at most, and in the last of these updates no pass
-                makes a gradient of its inputs or uses the graph of another one
+                gradient of the last pass, scaled at most, and in the last of these updates all
+                passes have the same operations, and none makes a gradient of its inputs or uses the
+                graph of another one
 
 Units
     There are no settings. Updates: steps of the optimizer with more than one backward pass.
@@ -17,9 +18,9 @@ Source
 Defaults
     15 updates: a loop leaves out a batch now and then, and a gradient that is kept and compared, as
     in continual learning, changes the one of the step in some of them. Sharpness-aware minimization
-    changes the weights between the passes, an attack makes gradients of its inputs, and the losses
-    of one graph are measured before they are added. Trainings with several optimizers are left out:
-    the passes of a GAN make gradients for both models.
+    changes the weights between the passes, an attack makes gradients of its inputs, and the parts
+    of a loss are measured before they are added, in one graph or each in its own. Trainings with
+    several optimizers are left out: the passes of a GAN make gradients for both models.
 """
 
 from __future__ import annotations

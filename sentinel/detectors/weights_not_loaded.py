@@ -5,8 +5,9 @@ Formula
                and used at most 10 % of those that it was given; or
                Transformers initialized weights with at least half of the elements of a model that
                `from_pretrained` loaded; or
-               after the first step at least 90 % of the matrices of a load have no relation to what
-               was loaded: the correlation of 64 elements, and that of their sizes, is below 0.5
+               after the first step at least 90 % of the matrices of a load on rank 0, which gives
+               its weights to the others, have no relation to what was loaded: the correlation of 64
+               elements, and that of their sizes, is below 0.5
 
 Units
     There are no settings. Loads: the last one into each module before the 4th step of the training.

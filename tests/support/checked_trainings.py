@@ -857,6 +857,19 @@ def losses_measured_alone() -> None:
         optimizer.step()
 
 
+def losses_measured_in_passes() -> None:
+    """The norm of each loss is logged, from a pass of its own."""
+    model = network()
+    optimizer = AdamW(model.parameters())
+    for _ in range(STEPS):
+        batch = examples()
+        for has_penalty, has_loss in ((True, False), (False, True), (True, True)):
+            optimizer.zero_grad()
+            penalty = model(batch[0]).square().mean() if has_penalty else torch.zeros(())
+            (penalty + loss_of(model, batch) if has_loss else penalty).backward()
+        optimizer.step()
+
+
 def gradients_collected(*, in_place: bool) -> None:
     model, batch = nn.Linear(20, 5), examples()
     optimizer, weights = AdamW(model.parameters()), [*model.parameters()]
@@ -1510,7 +1523,7 @@ HEALTHY: tuple[Training, ...] = (
     part_loaded_again,
     trained_from_the_start_for_another_fold, adapter_beside_loaded_weights,
     sharpness_through_data, sharpness_with_a_radius_of_zero, embedding_attacked,
-    inputs_attacked, losses_measured_alone,
+    inputs_attacked, losses_measured_alone, losses_measured_in_passes,
     gradients_of_examples_clipped, gradients_of_examples_clipped_in_place, clipped_in_each_pass,
     batches_left_out, compared_with_earlier_tasks, generator_not_detached,
     discriminator_frozen_for_the_generator, step_with_the_loss, sharpness_aware,

@@ -2,7 +2,8 @@
 
 Of an update with several passes only the last one counts then. Trainings that clear the gradients
 of a pass on purpose change the weights before the next one, make gradients of their inputs, use the
-graph again or set the gradients before the step; what shows that is looked at before a report.
+graph again, compute other losses or set the gradients before the step; what shows that is looked at
+before a report.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ class Accumulation(Check):
         self._sample: Any = None
         self._newest_node = -1
         """The sequence number of the newest node in the graphs of the inspected passes."""
+        self._operations: list[str] = []
+        """Those of the first inspected pass."""
         self._sums: Any = None
         """Checksums of all weights before the first inspected pass."""
         self._differences: list[Any] = []
@@ -143,8 +146,16 @@ class Accumulation(Check):
         are_parameters = all(
             id(each) in own or isinstance(each, torch.nn.Parameter) for each in leaves
         )
-        # A graph that is used again has nodes from before the last pass.
-        if not numbers or not are_parameters or min(numbers) <= self._newest_node:
+        operations = [node.name() for node in nodes]
+        self._operations = self._operations or operations
+        # A graph that is used again has nodes from before the last pass, and parts of a loss that
+        # are measured one by one have other operations.
+        if (
+            not numbers
+            or not are_parameters
+            or min(numbers) <= self._newest_node
+            or operations != self._operations
+        ):
             self._are_discarded = False
             return
         self._newest_node = max(numbers)

@@ -15,6 +15,7 @@ from support.checked_trainings import (
     examples,
     frozen_backbone_in_evaluation_mode,
     head_left_out,
+    initialized_after_a_load,
     initialized_again,
     layers_in_a_list,
     loaded,
@@ -99,6 +100,19 @@ def test_a_first_step_that_changes_all_of_a_load_is_no_initialization(kind, rate
         train(model, optimizer, steps=8)
 
     checks = [each for each in recorded()[0] if each.event is Event.CHECK]
+    reports = {each.attributes[CHECK_KEY]: each.attributes[PROBLEM_KEY] for each in checks}
+    assert reports["loaded_weights"] == ""
+
+
+def test_weights_that_the_first_rank_gives_to_the_others_are_no_initialization(
+    recorded, monkeypatch
+):
+    """DistributedDataParallel sends the weights of rank 0, which may have loaded others."""
+    for name, value in {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    monitored(initialized_after_a_load)()
+
+    checks = [each for each in recorded()[1] if each.event is Event.CHECK]
     reports = {each.attributes[CHECK_KEY]: each.attributes[PROBLEM_KEY] for each in checks}
     assert reports["loaded_weights"] == ""
 
