@@ -1,13 +1,14 @@
 """Writes the deployment files with the settings of a user, and finds what differs from them later.
 
 A manifest beside the files holds the version, the options and a checksum of each file: a file that
-was changed by hand is not replaced unless asked, and a later version shows which files it would
+was changed by hand is replaced by force only, and a later version shows which files it would
 write anew.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from glob import glob
@@ -54,10 +55,11 @@ class Manifest:
         """The manifest of a directory; None without one. Raises OSError; ValueError if invalid."""
         path = directory / MANIFEST_NAME
         try:
-            stored = json.loads(path.read_bytes())
+            content = path.read_bytes()
         except FileNotFoundError:
             return None
         try:
+            stored = json.loads(content)
             return cls(
                 str(stored["version"]),
                 frozenset(TARGETS) & {*stored["targets"]},
@@ -68,7 +70,7 @@ class Manifest:
                 },
                 {str(name): str(value) for name, value in stored["files"].items()},
             )
-        except (AttributeError, KeyError, TypeError):
+        except (AttributeError, KeyError, TypeError, ValueError):
             raise ValueError(f"{path} is not a manifest of exported files") from None
 
     def write(self, directory: Path) -> None:
@@ -85,10 +87,8 @@ class Manifest:
 def rendered_files(targets: Iterable[str], options: Mapping[str, str]) -> dict[str, str]:
     """The text of each file of the targets by its path, with these options filled in.
 
-    Raises OptionError for a value that is not valid.
+    Raises OptionError for a value that is not valid, if one of the files contains it.
     """
-    for option in OPTIONS:
-        option.check(options.get(option.name, option.default or option.example))
     root = _root()
     folders = {folder for target in targets for folder in TARGETS[target]}
     # Unlike rglob, it follows the links of the chart to rules and dashboards.
@@ -163,10 +163,16 @@ def differences(directory: Path) -> dict[str, str]:
 def _fill_in(path: str, text: str, options: Mapping[str, str]) -> str:
     if path.endswith(".md"):
         return text.replace("](../docs/", f"]({_DOCS}")
+    replacements: dict[str, str] = {}
     for option in OPTIONS:
-        if option.name in options:
-            text = option.fill_in(path, text, options[option.name])
-    return text
+        if option.name in options and (
+            found := dict(option.replacements(path, options[option.name]))
+        ):
+            option.check(options[option.name])
+            replacements |= found
+    # At once: the value of one option may contain the default of another one.
+    pattern = "|".join(map(re.escape, sorted(replacements, key=len, reverse=True)))
+    return re.sub(pattern, lambda match: replacements[match[0]], text) if replacements else text
 
 
 def _checksum(path: Path) -> str:

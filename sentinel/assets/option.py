@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 
 _ADDRESS = r"[\w.-]+:\d{1,5}|\[[0-9A-Fa-f:]+\]:\d{1,5}"
 _DURATION = r"\d+(ms|s|m|h|d)"
 _IMAGE = r"[\w./:@-]+"
-_NAME = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+_NO_TEXT = r"\d+(e-?\d+)?|0[xo][0-9a-f]+|true|false|null|yes|no|on|off|y|n"
+"""Names that are no text in YAML."""
+_NAME = rf"(?!({_NO_TEXT})\Z)[a-z0-9]([-a-z0-9]{{0,61}}[a-z0-9])?"
 _PATH = r"/[\w./@%+-]*"
 _QUANTITY = r"\d+(Ki|Mi|Gi|Ti)"
 _URL = r"https?://[\w.:/\[\]-]+"
@@ -57,12 +59,11 @@ class Option:
     places: tuple[tuple[str, str], ...]
     example: str = ""
 
-    def fill_in(self, path: str, text: str, value: str) -> str:
-        """The text of the file `path` with this value."""
+    def replacements(self, path: str, value: str) -> Iterator[tuple[str, str]]:
+        """What stands in the file `path` now, and what stands there with this value."""
         for file, place in self.places:
             if file == path:
-                text = text.replace(self.present_text(place), place.format(value))
-        return text
+                yield self.present_text(place), place.format(value)
 
     def present_text(self, place: str) -> str:
         """How a place stands in the files of the repository."""
@@ -293,8 +294,7 @@ OPTIONS = (
 def parse_assignment(text: str) -> tuple[str, str]:
     """Name and value of `NAME=VALUE`.
 
-    Raises OptionError for an unknown name, which it answers with the nearest one, and for a value
-    that is not valid.
+    Raises OptionError for an unknown name, with the nearest one, and for a value that is not valid.
     """
     name, equals, value = text.partition("=")
     option = {each.name: each for each in OPTIONS}.get(name)

@@ -131,14 +131,15 @@ def _checked_targets(targets: list[str], directory: Path) -> list[str]:
 
 
 def _options_of_settings(config: Path | None) -> dict[str, str]:
-    """What the settings of the agents say about the options. Raises ConfigError, a ValueError."""
+    """The options that follow from the settings of the agents. Raises ConfigError, a ValueError."""
     from sentinel.config.config_sources import read_sources, working_directory
     from sentinel.transport.paths import home_dir
 
     tree = read_sources({}, settings_environ(config), working_directory()).tree
-    options = {"prometheus.targets": str(home_dir() / "targets")}
+    options = {"prometheus.targets": str(home_dir().absolute() / "targets")}
     if "token_file" in tree:
-        options["prometheus.token_file"] = str(tree["token_file"])
+        token_file = Path(str(tree["token_file"])).expanduser().absolute()
+        options["prometheus.token_file"] = str(token_file)
     if "public_url" in tree:
         options["grafana.page_url"] = str(tree["public_url"]).rstrip("/")
     return options

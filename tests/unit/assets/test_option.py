@@ -57,6 +57,34 @@ def test_every_dashboard_links_to_the_pages():
     assert paths == {f"grafana/dashboards/{name}.json" for name in BOARDS}
 
 
+def test_all_options_are_filled_in_at_once():
+    filled_in = rendered_files(TARGETS, OTHER_VALUES)
+
+    for option in OPTIONS:
+        for path, place in option.places:
+            assert place.format(OTHER_VALUES[option.name]) in filled_in[path]
+
+
+def test_a_value_may_contain_the_default_of_another_option():
+    values = {
+        "kubernetes.namespace": "grpo-7b-team",
+        "kubernetes.run": "dpo",
+        "kubernetes.image": "sentinel:0.2.0-train",
+        "kubernetes.agent_image": "example.org/sentinel:2",
+    }
+    chart = rendered_files(["helm"], values)["deploy/helm/sentinel/values.yaml"]
+
+    assert "--namespace grpo-7b-team" in chart
+    assert "image: sentinel:0.2.0-train" in chart
+
+
+@pytest.mark.parametrize("value", ["7", "1e5", "0x1f", "true", "null", "on"])
+def test_a_name_that_is_no_text_in_yaml_is_refused(value):
+    with pytest.raises(OptionError, match=r"kubernetes\.run"):
+        parse_assignment(f"kubernetes.run={value}")
+    assert parse_assignment(f"kubernetes.run={value}-a") == ("kubernetes.run", f"{value}-a")
+
+
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda each: each.name)
 def test_the_default_of_an_option_changes_nothing(option):
     option.check(option.default or option.example)

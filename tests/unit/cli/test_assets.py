@@ -73,6 +73,26 @@ def test_the_token_file_of_the_settings_is_that_of_prometheus(assets, tmp_path):
     }
 
 
+def test_paths_of_the_settings_are_those_of_the_directory_of_the_agents(
+    assets, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("SENTINEL_HOME", "home")
+    (tmp_path / "sentinel.toml").write_text('token_file = "secrets/token"')
+    assets("export", "out", "--for", "prometheus")
+
+    config = yaml.safe_load((tmp_path / "out/deploy/prometheus/prometheus.yml").read_text())
+    (job,) = config["scrape_configs"]
+    assert job["file_sd_configs"][0]["files"] == [f"{tmp_path}/home/targets/*.json"]
+    assert job["authorization"] == {"credentials_file": f"{tmp_path}/secrets/token"}
+
+
+def test_a_setting_that_no_file_can_hold_is_refused_where_a_file_contains_it(assets, monkeypatch):
+    monkeypatch.setenv("SENTINEL_HOME", "/srv/our runs")
+    assets("export", "out", "--for", "slurm")
+
+    assert "prometheus.targets" in assets("export", "out", "--for", "prometheus", status=2)
+
+
 def test_links_to_the_documentation_lead_to_it(assets, tmp_path):
     assets("export", "out", "--for", "systemd")
 
@@ -146,13 +166,15 @@ def test_a_check_lists_what_is_missing_and_what_a_later_version_would_write(
         (["out", "--check"], "nothing was exported to it"),
         (["file", "--for", "systemd"], "file"),
         (["invalid", "--for", "systemd"], "is not a manifest of exported files"),
+        (["cut", "--check"], "cut/sentinel-assets.json is not a manifest of exported files"),
         (["out", "--for", "systemd", "--config", "none.toml"], "none.toml"),
     ],
 )
 def test_wrong_usage_is_refused_with_a_remedy(assets, tmp_path, arguments, message):
     (tmp_path / "file").write_text("")
-    (tmp_path / "invalid").mkdir()
-    (tmp_path / "invalid" / export.MANIFEST_NAME).write_text('{"targets": 1}')
+    for name, text in {"invalid": '{"targets": 1}', "cut": "{"}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / export.MANIFEST_NAME).write_text(text)
     before = files_below(tmp_path)
 
     assert message in assets("export", *arguments, status=2)
