@@ -625,7 +625,7 @@ class Agent:
         if not failures:
             return ""
         newest = max(failures, key=lambda each: each.opened_time)
-        # An end that `sentinel run` was asked for.
+        # `sentinel run` got the signal.
         stopped = f" {STOPPED_TEXT}" if newest.severity is Severity.INFO else ""
         return f"{newest.finding.summary}{stopped}"
 

@@ -1,14 +1,14 @@
-"""Asks Slurm for the state of the run's job once a rank was killed or asked to end.
+"""Reads the state of the run's Slurm job once a rank was killed or got a signal to end.
 
 Slurm ends the processes of a job for reasons that they do not see: its time limit, a node that
-failed, a preemption. `scontrol` knows the reason while they end and for minutes afterwards.
+failed, a preemption. `scontrol` shows the reason while they end and for minutes afterwards.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
-import tempfile
 import time
 from dataclasses import dataclass, replace
 from threading import Thread
@@ -37,25 +37,25 @@ _FIELD = re.compile(r"(\w+)=(\S*)")
 
 @dataclass
 class JobState:
-    """What Slurm answers about the job of a run; each attempt asks once.
+    """The state of the job of a run, read once for each attempt.
 
     `job` is None where the ranks are in no job.
     """
 
     job: SlurmJob | None = None
-    _asked_attempt: int = -1
+    _queried_attempt: int = -1
     _query: JobQuery | None = None
 
     def annotate_heartbeat(self, heartbeat: Record, *, is_final: bool) -> Record:
-        """The heartbeat, with what is known of the job if ranks died or were asked to end.
+        """The heartbeat, with what is known of the job if ranks died or were stopped.
 
         Attributes: `job_id` and `job_state` (see `end_state`) if Slurm ends the job, and
         `job_state_pending` while the answer is awaited. A final heartbeat waits for it.
         """
         if self.job is None or heartbeat.attributes.get("cause") not in ("died", "stopped"):
             return heartbeat
-        if self._query is None or self._asked_attempt != heartbeat.attempt:
-            self._asked_attempt, self._query = heartbeat.attempt, JobQuery(self.job)
+        if self._query is None or self._queried_attempt != heartbeat.attempt:
+            self._queried_attempt, self._query = heartbeat.attempt, JobQuery(self.job)
         query = self._query
         while not query.poll() and is_final:
             time.sleep(POLL_SECONDS)
@@ -66,9 +66,9 @@ class JobState:
 
 
 class JobQuery:
-    """One question to `scontrol` about a job, for whose answer nothing waits.
+    """One call of `scontrol` about a job, for whose output nothing waits.
 
-    `state` is that of `end_state`; empty if there is no `scontrol`, and if it gave no answer in
+    `state` is that of `end_state`; empty if there is no `scontrol`, and if it has not ended in
     `ANSWER_SECONDS`.
     """
 
@@ -77,8 +77,12 @@ class JobQuery:
         self.has_ended = False
         self._job, self._deadline = job, time.monotonic() + ANSWER_SECONDS
         self._child: subprocess.Popen[bytes] | None = None
-        # A file, since a full pipe would block the program.
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `_close`
+        try:
+            # A full pipe would block the program, and a disk may be full.
+            self._output = os.fdopen(os.memfd_create("scontrol"), "w+b")
+        except OSError:
+            self.has_ended = True
+            return
         self._start()
 
     def poll(self) -> bool:

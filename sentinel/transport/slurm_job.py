@@ -43,7 +43,7 @@ class SlurmJob(NamedTuple):
 
 
 def slurm_metadata(environ: Mapping[str, str]) -> dict[str, str]:
-    """What Slurm says of the job, as metadata of the run; empty outside Slurm.
+    """The variables that describe the job, as metadata of the run; empty outside Slurm.
 
     >>> slurm_metadata({"SLURM_JOB_ID": "7", "SLURM_JOB_PARTITION": "gpu"})
     {'slurm/job_id': '7', 'slurm/partition': 'gpu', 'slurm/restart_count': '0'}

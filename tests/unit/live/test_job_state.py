@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+import tempfile
 
-from sentinel.live.job_state import JobState, end_state
+import pytest
+from support.rank_processes import until
+
+from sentinel.live.job_state import JobQuery, JobState, end_state
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.transport.slurm_job import SlurmJob
 
@@ -66,3 +69,15 @@ def test_nothing_waits_where_there_is_no_scontrol(monkeypatch):
     state = JobState(SlurmJob("7"))
     assert state.annotate_heartbeat(heartbeat, is_final=True) == heartbeat
     assert JobState().annotate_heartbeat(heartbeat, is_final=True) is heartbeat
+
+
+def test_the_state_is_read_while_no_disk_has_space(monkeypatch, tmp_path):
+    program = tmp_path / "scontrol"
+    program.write_text("#!/bin/sh\necho JobState=COMPLETING Reason=TimeLimit Restarts=0\n")
+    program.chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    query = JobQuery(SlurmJob("1"))
+    until(query.poll, 10.0, "scontrol has ended")
+
+    assert query.state == "TIMEOUT"
