@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from threading import Event as Flag
 from threading import Thread
@@ -122,7 +122,7 @@ def trainer_status(state: Mapping[str, Any]) -> dict[str, Any]:
         "metrics": [{"name": name, "value": metrics[name]} for name in sorted(metrics)]
     }
     max_steps = state["metadata"].get("max_steps", 0.0)
-    if isinstance(max_steps, float) and max_steps >= 1.0:
+    if isinstance(max_steps, float) and 1.0 <= max_steps < inf:
         status["progressPercentage"] = int(min(max(step / max_steps, 0.0), 1.0) * 100)
         seconds = (state["last_step_time"] - state["started"]) / steps
         if isfinite(seconds) and seconds >= 0.0:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_INSTALL_HINT = "Install the exporter: pip install 'train-sentinel[otlp]'."
 INTERVAL_VARIABLE = "OTEL_METRIC_EXPORT_INTERVAL"
 _DEFAULT_INTERVAL_MS = 60_000.0
 _MIN_INTERVAL_SECONDS = 0.1
@@ -138,7 +139,10 @@ class OtlpExporter:
         try:
             exporter, resource = self._make_exporter(), _make_resource(self._run)
         except Exception as error:
-            log.exception("Metrics are not exported over OTLP")
+            if isinstance(error, ImportError):
+                log.warning("Metrics are not exported over OTLP (%s). %s", error, _INSTALL_HINT)
+            else:
+                log.exception("Metrics are not exported over OTLP")
             self._counters.add(_COUNTER, type(error).__name__)
             return
         interval = _interval()

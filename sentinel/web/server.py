@@ -199,7 +199,7 @@ def build_app(server: WebServer) -> ASGIApp:
 
 
 class _Readable:
-    """Whether `check` raises nothing. It is called once in `CHECK_SECONDS`: everyone may ask."""
+    """Whether `check` raises nothing. It is called once in `CHECK_SECONDS`: there is no login."""
 
     def __init__(self, check: Callable[[], None]) -> None:
         self._check, self._lock = check, Lock()

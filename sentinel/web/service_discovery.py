@@ -22,7 +22,12 @@ def answer_targets(_: Request) -> Response:
     # An agent that ends removes its file.
     for path in sorted((home_dir() / "targets").glob("*.json"))[:MAX_TARGETS]:
         try:
-            groups += json.loads(path.read_bytes())
-        except (OSError, ValueError, TypeError) as error:
+            found = json.loads(path.read_bytes())
+        except (OSError, ValueError) as error:
             log.debug("%s is left out: %s", path, error)
+            continue
+        # Prometheus refuses an answer with anything but groups as a whole.
+        groups += (
+            [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+        )
     return JSONResponse(groups)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from math import nan
+from math import inf, nan
 
 import pytest
 from programs import free_port
@@ -51,6 +51,7 @@ def test_a_status_has_progress_remaining_time_and_finite_signals():
     [
         ({"metadata": {}}, {"progressPercentage", "estimatedRemainingSeconds"}),
         ({"metadata": {"max_steps": "many"}}, {"progressPercentage", "estimatedRemainingSeconds"}),
+        ({"metadata": {"max_steps": inf}}, {"progressPercentage", "estimatedRemainingSeconds"}),
         ({"last_step_time": nan}, {"estimatedRemainingSeconds"}),
         ({"last_step_time": 900.0}, {"estimatedRemainingSeconds"}),
     ],

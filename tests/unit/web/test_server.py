@@ -74,7 +74,8 @@ def test_the_agents_of_the_home_directory_are_listed_for_http_discovery(
     (tmp_path / "targets").mkdir()
     for name, group in zip("ab", groups, strict=True):
         (tmp_path / "targets" / f"{name}.json").write_text(json.dumps([group]))
-    (tmp_path / "targets" / "c.json").write_text("[{")
+    for name, text in {"c": "[{", "d": '{"targets": []}', "e": '["f"]', "g": "7"}.items():
+        (tmp_path / "targets" / f"{name}.json").write_text(text)
     answer = get(url)
 
     assert answer.json() == groups
