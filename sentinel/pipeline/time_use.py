@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from dataclasses import dataclass, field
 from math import inf, isfinite, nan
@@ -34,7 +35,7 @@ STEP_TIME_BOUNDS = (
 """Upper bounds in seconds: from a small model to a step of RL with long generations."""
 
 _EVENTS = {SAVE: "checkpoint", EVAL: "evaluation"}
-_PHASE_PARTS = {
+_PHASE_WORDS = {
     "eval": "evaluation",
     "valid": "evaluation",
     "test": "evaluation",
@@ -42,7 +43,9 @@ _PHASE_PARTS = {
     "save": "checkpoint",
     "checkpoint": "checkpoint",
 }
-"""Activities of declared phases, by a part of their names; others are part of the training."""
+"""Activities of declared phases, by the beginning of a word of their names; others are part of the
+training."""
+_PHASE_WORD = re.compile(f"(?<![a-z])({'|'.join(_PHASE_WORDS)})")
 _RECENT_STEPS = 32
 
 
@@ -131,8 +134,8 @@ class TimeUse:
             self._spend(before, record.time)
             return
         name = record.attributes.get("name", "").lower()
-        activities = (activity for part, activity in _PHASE_PARTS.items() if part in name)
-        self._spend(next(activities, before), record.time)
+        word = _PHASE_WORD.search(name)
+        self._spend(_PHASE_WORDS[word[1]] if word else before, record.time)
 
     def _spend(self, activity: str, until: float) -> None:
         self.seconds[activity] += self._take(until)

@@ -120,7 +120,7 @@ Goodput is the share of productive time. Of the last hour, and of the whole run:
 `evaluation` and `checkpoint` are declared phases, else the time from a step to the event of an
 evaluation or a checkpoint. `stalled` is time in which `run_stalled` fires, from the last step on.
 `lost` are steps that are done again after a restart, and a last step that did not complete.
-The counters begin at 0 when an agent is started again."""
+The seconds and the histogram of step times continue when an agent is started again."""
 
 
 def metrics_page(docs: Iterable[DetectorDoc]) -> str:

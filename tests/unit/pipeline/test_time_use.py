@@ -72,7 +72,14 @@ def test_an_evaluation_and_a_checkpoint_of_one_step_are_separate(course):
 
 @pytest.mark.parametrize(
     ("name", "activity"),
-    [("eval", "evaluation"), ("save_model", "checkpoint"), ("rollout", "productive")],
+    [
+        ("eval", "evaluation"),
+        ("on_Validation", "evaluation"),
+        ("save_model", "checkpoint"),
+        ("rollout", "productive"),
+        ("retrieval", "productive"),
+        ("latest_weights", "productive"),
+    ],
 )
 def test_a_declared_phase_is_measured(course, name, activity):
     course.steps(1, 3)
