@@ -79,6 +79,9 @@ def export(  # noqa: PLR0913, PLR0917 - the options of the command
     from sentinel.assets.export import export as export_files
     from sentinel.assets.option import parse_assignment
 
+    if check and (targets or assignments or force):
+        message = "--check compares all of an earlier export: give it no other option but --json."
+        raise error_exit("assets export", message)
     try:
         if check:
             _print_differences(differences(directory), as_json=json)

@@ -166,6 +166,7 @@ def test_a_check_lists_what_is_missing_and_what_a_later_version_would_write(
         (["out", "--check"], "nothing was exported to it"),
         (["file", "--for", "systemd"], "file"),
         (["invalid", "--for", "systemd"], "is not a manifest of exported files"),
+        (["out", "--check", "--set", "systemd.user=x"], "--check compares all"),
         (["cut", "--check"], "cut/sentinel-assets.json is not a manifest of exported files"),
         (["out", "--for", "systemd", "--config", "none.toml"], "none.toml"),
     ],
