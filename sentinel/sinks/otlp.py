@@ -23,7 +23,7 @@ from pydantic.dataclasses import dataclass
 from sentinel.config.field_types import HeaderValue
 from sentinel.config.url_policy import url_refusal
 from sentinel.model.clean_text import clean
-from sentinel.model.delivery import HttpRequest, Response
+from sentinel.model.delivery import HttpRequest, Rejection, Response
 from sentinel.model.finding import Severity
 from sentinel.model.json_safe import parse_object
 from sentinel.model.message import build_message
@@ -74,9 +74,12 @@ class Otlp:
 
     def is_accepted(self, response: Response) -> bool:
         """A status 2xx without a record that was rejected."""
-        partial = parse_object(response.body).get("partialSuccess")
-        rejected = partial.get("rejectedLogRecords", 0) if isinstance(partial, dict) else 0
-        return 200 <= response.status < 300 and str(rejected) == "0"
+        return 200 <= response.status < 300 and not _has_rejected(response)
+
+    def rejection(self, response: Response) -> Rejection | None:
+        """A record that a collector rejects may not be sent again."""
+        is_final = 200 <= response.status < 300 and _has_rejected(response)
+        return Rejection.PERMANENT if is_final else None
 
     def receipt(self, response: Response) -> None:
         """None: a log record cannot be changed."""
@@ -89,6 +92,12 @@ class Otlp:
             return url
         base = os.environ.get(_ENDPOINT.format(""), "")
         return f"{base.rstrip('/')}/v1/logs" if base else ""
+
+
+def _has_rejected(response: Response) -> bool:
+    partial = parse_object(response.body).get("partialSuccess")
+    rejected = partial.get("rejectedLogRecords", 0) if isinstance(partial, dict) else 0
+    return str(rejected) != "0"
 
 
 def _headers(environ: Mapping[str, str]) -> dict[str, str]:
