@@ -99,7 +99,8 @@ class Loads:
             for parameter in parameters.values():
                 load.samples.pop(id(parameter), None)
         if len(self.found) < MAX_LOADS or id(module) in self.found:
-            loaded = [each for name, each in parameters.items() if name not in {*missing}]
+            lacking = {*missing}
+            loaded = [each for name, each in parameters.items() if name not in lacking]
             samples = _samples(loaded) if self.are_sampled and not is_failed else {}
             self.found[id(module)] = Load(ref(module), evidence, samples)
 
