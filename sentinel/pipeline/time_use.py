@@ -46,7 +46,7 @@ _PHASE_WORDS = {
 """Activities of declared phases, by the beginning of a word of their names; others are part of the
 training."""
 _PHASE_WORD = re.compile(f"(?<![a-z])({'|'.join(_PHASE_WORDS)})")
-_RECENT_STEPS = 32
+_RECENT_STEPS, _MAX_PHASES = 32, 16
 
 
 @dataclass
@@ -73,6 +73,8 @@ class TimeUse:
     _repeated_until: float = -inf
     _segments: list[tuple[str, float]] = field(default_factory=list)
     """Activity and seconds of each event since the last step, which are not in `seconds` yet."""
+    _phases: deque[str] = field(default_factory=lambda: deque(maxlen=_MAX_PHASES))
+    """The names of those that have begun, the innermost last."""
     _recent: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT_STEPS))
 
     def update(self, record: Record, *, is_stalled: bool) -> None:
@@ -99,6 +101,7 @@ class TimeUse:
             self._spend_segments()
             self._spend("down", record.time)
             self._is_running, self._has_step, self._may_repeat = True, False, True
+            self._phases.clear()
         elif record.event is STOP:
             self._spend_segments()
             self._spend("lost" if self._has_step else "startup", record.time)
@@ -129,13 +132,23 @@ class TimeUse:
         self._has_step = self._is_running = True
 
     def _update_phase(self, record: Record) -> None:
-        before = "productive" if self._has_step else "startup"
-        if record.attributes.get("edge") == "begin":
-            self._spend(before, record.time)
-            return
         name = record.attributes.get("name", "").lower()
-        word = _PHASE_WORD.search(name)
-        self._spend(_PHASE_WORDS[word[1]] if word else before, record.time)
+        begins = record.attributes.get("edge") == "begin"
+        if not begins and name not in self._phases:
+            self._phases.append(name)
+        self._spend(self._phase_activity(), record.time)
+        if begins:
+            self._phases.append(name)
+        else:
+            self._phases.remove(name)
+
+    def _phase_activity(self) -> str:
+        """The activity of the innermost phase whose name has one."""
+        words = filter(None, map(_PHASE_WORD.search, reversed(self._phases)))
+        word = next(words, None)
+        if word is not None:
+            return _PHASE_WORDS[word[1]]
+        return "productive" if self._has_step else "startup"
 
     def _spend(self, activity: str, until: float) -> None:
         self.seconds[activity] += self._take(until)

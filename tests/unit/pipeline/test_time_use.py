@@ -92,6 +92,28 @@ def test_a_declared_phase_is_measured(course, name, activity):
     assert course.spent == expected
 
 
+def test_a_phase_within_an_evaluation_is_part_of_it(course):
+    course.steps(1, 3)
+    course.record(Event.PHASE, 0.5, 3, name="eval", edge="begin")
+    course.record(Event.PHASE, 4.0, 3, name="generate", edge="begin")
+    course.record(Event.PHASE, 2.0, 3, name="generate", edge="end")
+    course.record(Event.PHASE, 1.0, 3, name="save", edge="begin")
+    course.record(Event.PHASE, 8.0, 3, name="save", edge="end")
+    course.record(Event.PHASE, 0.5, 3, name="eval", edge="end")
+    course.record(Event.STEP, 1.5, 4)
+
+    assert course.spent == {
+        "startup": 2.0, "productive": 6.0, "evaluation": 7.5, "checkpoint": 8.0,
+    }  # fmt: skip
+
+
+def test_a_phase_that_began_before_the_first_record_is_measured(course):
+    course.steps(1, 3)
+    course.record(Event.PHASE, 7.0, 3, name="eval", edge="end")
+
+    assert course.spent["evaluation"] == 7.0
+
+
 def test_a_stall_counts_from_the_last_step_on(course):
     course.steps(1, 5)
     course.record(Event.HEARTBEAT, 40.0)
