@@ -56,9 +56,10 @@ class WeightsNotLoaded(ReportedCheck):
         "set_anew": Problem(
             "The weights that a checkpoint gave to {modules} were set anew before the first step: "
             "nothing of them is left.",
-            "Stop the run: it does not train the loaded weights. Look for code that initializes or "
-            "copies weights after the load, such as `model.apply(...)`, `init_weights()` or "
-            "`reset_parameters()`, and load the checkpoint after it.",
-            Severity.CRITICAL,
+            "If no other weights were copied on purpose, stop the run: it does not train the "
+            "loaded weights. Look for code that initializes or copies weights after the load, such "
+            "as `model.apply(...)`, `init_weights()` or `reset_parameters()`, and load the "
+            "checkpoint after it.",
+            Severity.WARNING,
         ),
     }

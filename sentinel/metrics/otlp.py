@@ -52,8 +52,11 @@ def otlp_name(family: Family) -> tuple[str, str]:
     return f"sentinel.{stem}{'_info' if family.type == 'info' else ''}", ""
 
 
-def to_otlp(families: Iterable[Family], resource: Any, started_at: float) -> MetricsData:
-    """The families as metrics of one resource; counters are cumulative since `started_at`."""
+def to_otlp(families: Iterable[Family], resource: Any) -> MetricsData:
+    """The families as metrics of one resource.
+
+    Counters are cumulative since an unknown time, 0: some continue those of an earlier agent.
+    """
     from opentelemetry.sdk.metrics.export import (  # noqa: PLC0415 - an optional package
         MetricsData,
         ResourceMetrics,
@@ -61,7 +64,7 @@ def to_otlp(families: Iterable[Family], resource: Any, started_at: float) -> Met
     )
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope  # noqa: PLC0415
 
-    span = int(started_at * 1e9), time.time_ns()
+    span = 0, time.time_ns()
     metrics = [_metric(family, span) for family in families if family.values]
     scope_metrics = ScopeMetrics(InstrumentationScope("sentinel"), metrics, "")
     return MetricsData([ResourceMetrics(resource, [scope_metrics], "")])
@@ -121,7 +124,6 @@ class OtlpExporter:
     ) -> None:
         self._registry, self._counters, self._run = registry, counters, run
         self._make_exporter = make_exporter or _make_exporter
-        self._started_at = time.time()
         self._stopping = Event()
         self._thread = Thread(target=self._run_loop, name="otlp", daemon=True)
 
@@ -154,7 +156,7 @@ class OtlpExporter:
     def _export(self, exporter: Any, resource: Any) -> None:
         try:
             families = [each for each in self._registry.collect() if isinstance(each, Family)]
-            result = exporter.export(to_otlp(families, resource, self._started_at))
+            result = exporter.export(to_otlp(families, resource))
             outcome = str(result.name).lower()
         except Exception as error:
             log.exception("An export over OTLP failed")

@@ -134,6 +134,17 @@ def test_the_job_of_slurm_decides_the_severity_and_the_remedy(cause, state):
     assert remedy in finding.remedy
 
 
+@pytest.mark.parametrize("how", ["oom", "crash", "exit"])
+def test_a_job_that_requeues_itself_after_a_crash_is_still_critical(how):
+    attributes = {"died_ranks": "1", "cause": "died", "culprit_ranks": "1", **DIED_OF[how][0]}
+    job = {"job_id": "7", "job_state": "REQUEUED", "final": "yes"}
+    finding = RunDied().update(heartbeat(running=0, **attributes, **job))
+
+    assert finding.severity is None
+    assert "squeue" not in (finding.remedy or "")
+    assert finding.summary.endswith(" Slurm job 7 was put back into the queue (REQUEUED).")
+
+
 @pytest.mark.parametrize(
     ("attributes", "severity"),
     [
