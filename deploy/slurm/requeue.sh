@@ -1,6 +1,6 @@
 #!/bin/bash
-# A training that needs longer than a job may last: five minutes before the time limit it is asked
-# to save and to end, and the job goes back into the queue. The training has to save on SIGTERM, and
+# A training that needs longer than a job may last: five minutes before the time limit it receives
+# SIGTERM, and the job goes back into the queue. The training has to save and to end on SIGTERM, and
 # to resume from its last checkpoint when it starts.
 #
 #   sbatch requeue.sh

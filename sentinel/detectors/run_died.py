@@ -8,7 +8,7 @@ Formula
                  lost node explains it (see `node_lost`). With an elastic launcher whose ranks end
                  within 35 seconds, only if they do not restart or the launcher reports their
                  failure
-    warning    = the ranks were asked to end by SIGTERM or SIGHUP, as by `scancel`,
+    warning    = the ranks were ended by SIGTERM or SIGHUP, as by `scancel`,
                  `kubectl delete`, a preemption or a closed terminal; after four times `settle`
     info       = `sentinel run` received that signal and passed it on
     In a Slurm job, its state decides instead, if one ended it: critical for OUT_OF_MEMORY and
