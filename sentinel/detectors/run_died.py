@@ -11,9 +11,9 @@ Formula
     warning    = the ranks were ended by SIGTERM or SIGHUP, as by `scancel`,
                  `kubectl delete`, a preemption or a closed terminal; after four times `settle`
     info       = `sentinel run` received that signal and passed it on
-    In a Slurm job, its state decides instead, if one ended it: critical for OUT_OF_MEMORY and
-    NODE_FAIL, warning for TIMEOUT, DEADLINE and PREEMPTED, info for CANCELLED, and for a job that
-    was requeued
+    In a Slurm job, its state decides instead, if one ended it and no rank failed by itself:
+    critical for OUT_OF_MEMORY and NODE_FAIL, warning for TIMEOUT, DEADLINE and PREEMPTED, info for
+    CANCELLED, and for a job that was requeued
 
     The first failure is the earliest one, except that a connection error, an abort or an end by
     SIGTERM within seconds of a rank that ended by itself follows from that rank. The ranks that
