@@ -610,8 +610,10 @@ class Agent:
 
     def _write_termination_message(self) -> None:
         """Keep the message of this container up to date."""
+        if self.termination_log is None:
+            return
         text = self._failure_text()
-        if self.termination_log is not None and text != self.termination_text:
+        if text != self.termination_text:
             self.termination_text = text
             write_message(self.termination_log, text)
 

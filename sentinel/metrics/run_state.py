@@ -115,7 +115,9 @@ class RunState:
 
     def update(self, record: Record) -> None:
         """Apply a record of the run or of one rank."""
-        self.time_use.update(record, is_stalled=self.alerts.is_stalled)
+        # Of other events it is not needed.
+        is_stalled = record.event is Event.HEARTBEAT and self.alerts.is_stalled
+        self.time_use.update(record, is_stalled=is_stalled)
         if record.event is Event.START:
             self._start_attempt(record)
         elif record.event is Event.METADATA:
