@@ -30,7 +30,7 @@ TARGETS = {
     "compose": ("deploy/compose", "deploy/prometheus", "deploy/alertmanager", "grafana"),
 }
 """The folders that are exported for each target."""
-_DOCS = "https://github.com/train-sentinel/train-sentinel/blob/main/docs/"
+DOCS = "https://github.com/train-sentinel/train-sentinel/blob/main/docs"
 
 
 class ChangedFilesError(Exception):
@@ -162,7 +162,7 @@ def differences(directory: Path) -> dict[str, str]:
 
 def _fill_in(path: str, text: str, options: Mapping[str, str]) -> str:
     if path.endswith(".md"):
-        return text.replace("](../docs/", f"]({_DOCS}")
+        return text.replace("](../docs/", f"]({DOCS}/")
     replacements: dict[str, str] = {}
     for option in OPTIONS:
         if option.name in options and (

@@ -291,6 +291,16 @@ OPTIONS = (
 )
 
 
+def nearest_hint(name: str, names: Iterable[str], similarity: float = 0.6) -> str:
+    """A question with the nearest of the names, to follow a sentence; empty if none is similar.
+
+    >>> nearest_hint("kubernets", ["kubernetes", "slurm"])
+    ' Did you mean "kubernetes"?'
+    """
+    near = get_close_matches(name, [*names], n=1, cutoff=similarity)
+    return f' Did you mean "{near[0]}"?' if near else ""
+
+
 def parse_assignment(text: str) -> tuple[str, str]:
     """Name and value of `NAME=VALUE`.
 
@@ -301,8 +311,7 @@ def parse_assignment(text: str) -> tuple[str, str]:
     if not equals:
         raise OptionError(f'"{text}" is not NAME=VALUE.')
     if option is None:
-        near = get_close_matches(name, [each.name for each in OPTIONS], n=1, cutoff=0.5)
-        hint = f' Did you mean "{near[0]}"?' if near else ""
+        hint = nearest_hint(name, [each.name for each in OPTIONS], similarity=0.5)
         raise OptionError(
             f'There is no option "{name}".{hint} `sentinel assets list` shows all of them.'
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as jsonlib
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated
 
@@ -121,14 +120,14 @@ def _print_differences(states: dict[str, str], *, as_json: bool) -> None:
 def _checked_targets(targets: list[str], directory: Path) -> list[str]:
     """The targets. Raises ValueError for an unknown one, or if there is none."""
     from sentinel.assets.export import TARGETS, Manifest
+    from sentinel.assets.option import nearest_hint
 
     known = ", ".join(TARGETS)
     if not targets and Manifest.read(directory) is None:
         raise ValueError(f"name at least one target with --for: {known}.")
     for target in targets:
         if target not in TARGETS:
-            near = get_close_matches(target, TARGETS, n=1)
-            hint = f' Did you mean "{near[0]}"?' if near else ""
+            hint = nearest_hint(target, TARGETS)
             raise ValueError(f'there is no target "{target}".{hint} Targets are {known}.')
     return targets
 

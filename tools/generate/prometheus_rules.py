@@ -11,12 +11,11 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
+from sentinel.assets.export import DOCS
 from tools.generate.agent_alerts import AgentAlert
 from tools.generate.case_alert import NOT_IN_A_CASE, case_rule
 from tools.generate.detector_docs import DetectorDoc
 from tools.generate.recording_rules import RECORDING_RULES
-
-DOCS = "https://github.com/train-sentinel/train-sentinel/blob/main/docs"
 
 KEEP_FIRING_FOR = "15m"
 """How long the alert of a detector outlives its series, which disappear with a killed agent."""
