@@ -48,7 +48,7 @@ _JSON_START = re.compile(r"\{\s*[\"}]|\[\s*[\[{\"\]]")
 _MESSAGE = re.compile(rf'"(?:{"|".join(MESSAGE_KEYS)})"\s*:\s*"')
 _HELD_OUT_PREFIX = "val/"
 _TRAINING_END_KEY = "train_runtime"
-"""Key of what transformers prints at the end of a training."""
+"""Key of the last line that transformers prints in a training."""
 _STEP_KEY_SET = frozenset(STEP_KEYS)
 
 Kind = frozenset[str]

@@ -42,7 +42,7 @@ MAX_READY_SECONDS, MAX_HEALTHY_SECONDS = 10.0, 60.0
 A turn takes about 0.1 s; on a starved machine, with much to store, it takes seconds.
 """
 CHECK_SECONDS = 1.0
-"""Interval between two checks of what `/-/ready` needs."""
+"""Interval between two checks for `/-/ready`."""
 _TICK_SECONDS = 1.0
 """Interval between checks of the web configuration for changes. Uvicorn's own ticks of 0.1 s take
 more of a processor than all else in a server without requests."""

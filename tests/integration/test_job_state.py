@@ -1,6 +1,6 @@
 """What Slurm answers about the job of a rank that was killed is in the notification.
 
-The answers are recorded, of Slurm 22.05; `tests/stack/test_slurm.py` asks a real one.
+The answers are recorded, of Slurm 22.05; `tests/stack/test_slurm.py` has those of a real one.
 """
 
 from __future__ import annotations

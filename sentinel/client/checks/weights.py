@@ -197,7 +197,7 @@ class WeightUpdates(Check):
         texts = [names_text(modules)] if modules else []
         texts += [f"{outside} parameters outside the model"] if outside else []
         share = sum(each.numel() for each in omitted) / sum(each.numel() for each in leaves)
-        text = f"{' and '.join(texts)}, {share:.2%} of what gets gradients"
+        text = f"{' and '.join(texts)}, {share:.2%} of the elements with gradients"
         self.training.record_metadata({"modules_without_optimizer": text})
 
     def _measure(self, parameters: Sequence[Any]) -> None:

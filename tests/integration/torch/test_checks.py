@@ -138,9 +138,12 @@ def test_trained_modules_without_a_gradient_are_recorded(reported_metadata):
 @pytest.mark.parametrize(
     ("training", "described"),
     [
-        (head_left_out, "`4`, `6`, 75.29% of what gets gradients"),
-        (backbone_left_out, "6 parameters outside the model, 55.67% of what gets gradients"),
-        (layers_in_a_list, "4 parameters outside the model, 71.62% of what gets gradients"),
+        (head_left_out, "`4`, `6`, 75.29% of the elements with gradients"),
+        (
+            backbone_left_out,
+            "6 parameters outside the model, 55.67% of the elements with gradients",
+        ),
+        (layers_in_a_list, "4 parameters outside the model, 71.62% of the elements with gradients"),
     ],
 )
 def test_gradients_that_no_optimizer_uses_are_recorded(training, described, reported_metadata):

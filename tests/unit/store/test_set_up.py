@@ -131,7 +131,7 @@ def test_a_check_that_is_off_is_so_for_a_reason(history):
 
 def test_facts_have_labels_and_what_is_off_is_left_out(history):
     facts = {"bf16": "true", "fp16": "false", "parameter_types": "bfloat16"}
-    facts["modules_without_optimizer"] = "`head`, 3% of what gets gradients"
+    facts["modules_without_optimizer"] = "`head`, 3% of the elements with gradients"
     counts = {"model_parameters": 2e9, "trained_parameters": 1e8}
     add(history, Event.METADATA, 3, 2.0, **facts, **counts)
 
@@ -141,7 +141,7 @@ def test_facts_have_labels_and_what_is_off_is_left_out(history):
         ("PyTorch", "2.9"),
         ("Parameters", "2,000,000,000"),
         ("Trained share", "5%"),
-        ("Gradients that no optimizer uses", "`head`, 3% of what gets gradients"),
+        ("Gradients that no optimizer uses", "`head`, 3% of the elements with gradients"),
         ("Parameter types", "bfloat16"),
         ("bfloat16", "true"),
     ]

@@ -62,7 +62,7 @@ def rl_board(docs: Sequence[DetectorDoc]) -> str:
 
 
 def training_board(docs: Sequence[DetectorDoc]) -> str:
-    """JSON of the board of what every training has: loss, optimiser, speed and progress."""
+    """JSON of the board of signals that every training has: loss, optimiser, speed, progress."""
     options = run_board_options(
         "Training", "sentinel-training", "Loss, optimiser, speed and progress of a run."
     )
