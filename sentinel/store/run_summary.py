@@ -202,6 +202,8 @@ class RunEntry:
     is_live: bool = False
     is_complete: bool = True
     """Whether the summary was read; else the run has none yet."""
+    is_outdated: bool = False
+    """Whether the database has what followed the summary."""
 
 
 @dataclass
@@ -215,7 +217,8 @@ class RunIndex:
     clock: Callable[[], float] = time.time
     _entries: dict[str, RunEntry] = field(default_factory=dict, init=False)
     _incomplete: list[RunEntry] = field(default_factory=list, init=False)
-    _failed: set[tuple[Path, int]] = field(default_factory=set, init=False)
+    _summarised: set[tuple[Path, int]] = field(default_factory=set, init=False)
+    """Runs whose database was read, or cannot be read, and the time of the file it replaces."""
 
     def entries(self) -> list[RunEntry]:
         """The runs as of the last `refresh`; callable from any thread."""
@@ -229,14 +232,15 @@ class RunIndex:
             entry = self._read(run, directory, self._entries.get(run))
             if entry is not None:
                 entry.is_live = self._is_live(entry, is_shared=run in shared)
-                found[run] = entry
+                found[run] = self._read_end(entry)
         self._entries = found
         # The newest first: it is at the top of the list.
         self._incomplete = sorted(
             (
                 each
                 for each in found.values()
-                if not (each.is_complete or (each.directory, each.stamp[0]) in self._failed)
+                if (each.is_outdated or not each.is_complete)
+                and (each.directory, each.stamp[0]) not in self._summarised
             ),
             key=lambda each: each.last_written,
         )
@@ -246,6 +250,7 @@ class RunIndex:
         if not self._incomplete:
             return False
         entry = self._incomplete.pop()
+        self._summarised.add((entry.directory, entry.stamp[0]))
         try:
             summary = self.summarise(entry.run, entry.directory / DATABASE_NAME)
             made = run_entry(entry.run, entry.directory, entry.stamp, encode_summary(summary))
@@ -257,8 +262,7 @@ class RunIndex:
                     add_summary(entry.directory, summary)
         except Exception as error:
             log.warning("Run %s cannot be summarised: %s", entry.run, error)
-            self._failed.add((entry.directory, entry.stamp[0]))
-            entry.state = "unknown"
+            entry.state = "unknown" if entry.state == READING else entry.state
         return True
 
     def _read(self, run: str, directory: Path, known: RunEntry | None) -> RunEntry | None:
@@ -274,6 +278,20 @@ class RunIndex:
         except OSError:
             known = self._without_summary(run, directory, known)
         return known
+
+    def _read_end(self, entry: RunEntry) -> RunEntry:
+        """The entry of a run that may have ended since its summary was read.
+
+        An agent that ends writes the last one, unless the disk is too slow: then the database is
+        the newer file.
+        """
+        if entry.is_live or entry.state not in ACTIVE_STATES:
+            return entry
+        entry = self._read(entry.run, entry.directory, entry) or entry
+        with suppress(OSError):
+            written = (entry.directory / DATABASE_NAME).stat().st_mtime_ns
+            entry.is_outdated = entry.state in ACTIVE_STATES and written > entry.stamp[0]
+        return entry
 
     def _without_summary(
         self, run: str, directory: Path, known: RunEntry | None

@@ -186,10 +186,11 @@ def test_a_run_that_ended_stays(servers):
     stop(servers.rank)
     os.kill(servers.agent.pid, signal.SIGTERM)
     servers.agent.wait(TIMEOUT_SECONDS)
-    until(lambda: not servers.listed()["live"]["is_live"], TIMEOUT_SECONDS, "the agent is gone")
-    until(lambda: not servers.run()["is_live"], TIMEOUT_SECONDS, "so it is on the page")
+    until(lambda: servers.listed()["live"]["state"] == "died", TIMEOUT_SECONDS, "it is listed")
+    until(lambda: servers.run()["state"] == "died", TIMEOUT_SECONDS, "so it is on the page")
 
-    assert servers.run()["state"] == servers.listed()["live"]["state"] == "died"
+    assert not servers.listed()["live"]["is_live"]
+    assert not servers.run()["is_live"]
     assert servers.get("runs/live/api/signals").json()
     with event_stream(f"{servers.url}/runs/live/api/events", **BEARER) as events:
         assert [event.name for event in events][-1] == "end"

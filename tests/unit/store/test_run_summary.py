@@ -8,6 +8,7 @@ import os
 from contextlib import closing, suppress
 from dataclasses import replace
 from math import nan
+from unittest.mock import Mock
 
 import pytest
 from support.results import case_result, make_incident
@@ -305,6 +306,44 @@ def test_a_run_that_cannot_be_summarised_is_not_tried_again_and_again(home):
         "a": "unknown",
         "b": "unknown",
     }
+
+
+def test_an_end_that_is_written_while_the_list_is_read_is_shown(home, add_run, monkeypatch):
+    directory = add_run("a", host=os.uname().nodename)
+
+    def end(path):
+        write_summary(
+            directory, make_summary(STATE | {"run": "a", "state": "died"}, ("loss", [1.0], 1.0))
+        )
+        return False
+
+    monkeypatch.setattr("sentinel.store.run_summary.is_agent_running", end)
+    index = RunIndex(no_summary)
+    index.refresh()
+
+    assert entries_of(index)["a"].state == "died"
+
+
+@pytest.mark.parametrize("is_writable", [True, False])
+def test_an_end_without_a_last_summary_is_read_from_the_database_once(
+    home, add_run, monkeypatch, is_writable
+):
+    directory = add_run("a", host=os.uname().nodename)
+    (directory / DATABASE_NAME).write_text("")
+    os.utime(directory / SUMMARY_NAME, (1_600_000_000, 1_600_000_000))
+    if not is_writable:
+        monkeypatch.setattr("sentinel.store.run_summary.add_summary", Mock(side_effect=OSError))
+    summarise = Mock(
+        return_value=make_summary(STATE | {"run": "a", "state": "died"}, ("loss", [1.0], 1.0))
+    )
+    index = RunIndex(summarise)
+    for _ in range(3):
+        index.refresh()
+        while index.complete_one():
+            pass
+
+    assert entries_of(index)["a"].state == "died"
+    assert summarise.call_count == 1
 
 
 def test_a_home_that_cannot_be_written_is_listed(home, monkeypatch):
