@@ -127,10 +127,10 @@ def stack(request, tmp_path_factory):
 
 def _with_short_interval(rules: str) -> str:
     """The shipped rules, evaluated at `SCRAPE_INTERVAL`."""
-    loaded = json.loads(rules)
+    loaded = yaml.safe_load(rules)
     for group in loaded["groups"]:
         group["interval"] = SCRAPE_INTERVAL
-    return json.dumps(loaded)
+    return yaml.safe_dump(loaded)
 
 
 def _alertmanager_config(folder: Path, url: str) -> dict:

@@ -63,7 +63,13 @@ def test_the_rules_are_valid(promtool):
 
 
 @pytest.mark.parametrize(
-    "tests", ["rules_test.yml", "rules_day_test.yml", "rules_recording_test.yml"]
+    "tests",
+    [
+        "rules_test.yml",
+        "rules_detectors_test.yml",
+        "rules_day_test.yml",
+        "rules_recording_test.yml",
+    ],
 )
 def test_the_tests_of_the_rules_pass(promtool, tests):
     checked = run_program(promtool, "test", "rules", str(DEPLOY / "prometheus" / tests))

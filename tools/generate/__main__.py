@@ -13,7 +13,7 @@ from tools.generate.detector_docs import detector_docs, detectors_page
 from tools.generate.kubernetes import dashboards_kustomization, prometheus_rule
 from tools.generate.layers import with_layers
 from tools.generate.metrics_reference import metrics_page
-from tools.generate.prometheus_rules import prometheus_rules, rule_groups
+from tools.generate.prometheus_rules import detector_rule_tests, prometheus_rules, rule_groups
 from tools.generate.reliability import reliability_page
 from tools.generate.runbooks import runbook_pages
 
@@ -29,6 +29,7 @@ def documents() -> dict[str, str]:
     detectors, causes = list(detector_docs()), list(cause_docs())
     pages = runbook_pages(detectors, AGENT_ALERTS, causes).items()
     texts = {"deploy/prometheus/rules.yml": prometheus_rules(detectors, AGENT_ALERTS)}
+    texts["deploy/prometheus/rules_detectors_test.yml"] = detector_rule_tests(detectors)
     texts["deploy/kubernetes/monitoring/prometheus-rule.yaml"] = prometheus_rule(
         rule_groups(detectors, AGENT_ALERTS)
     )

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import Any
 
+from tools.generate.yaml_text import yaml_text
+
 
 def prometheus_rule(groups: list[dict[str, Any]]) -> str:
-    """Text of the PrometheusRule with these groups of rules; JSON, which is valid YAML."""
+    """Text of the PrometheusRule with these groups of rules."""
     rule = {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PrometheusRule",
         "metadata": {"name": "sentinel"},
         "spec": {"groups": groups},
     }
-    return json.dumps(rule, indent=2) + "\n"
+    return yaml_text(rule, "Written by `make generate`.")
 
 
 def dashboards_kustomization(names: Iterable[str]) -> str:

@@ -1,12 +1,11 @@
 """Prometheus rules: alerts of cases, of each detector and of the agent, and recording rules.
 
-An alert reads the state that the agent exports and never repeats a threshold. The text is JSON,
-which is valid YAML. Every expression works in Prometheus 2.42 and 3.
+An alert reads the state that the agent exports and never repeats a threshold. Every expression
+works in Prometheus 2.42 and 3.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
@@ -16,14 +15,56 @@ from tools.generate.agent_alerts import AgentAlert
 from tools.generate.case_alert import NOT_IN_A_CASE, case_rule
 from tools.generate.detector_docs import DetectorDoc
 from tools.generate.recording_rules import RECORDING_RULES
+from tools.generate.yaml_text import yaml_text
 
+GENERATED = "Written by `make generate`."
 KEEP_FIRING_FOR = "15m"
 """How long the alert of a detector outlives its series, which disappear with a killed agent."""
 
 
 def prometheus_rules(docs: Iterable[DetectorDoc], agent_alerts: Iterable[AgentAlert]) -> str:
     """Text of the rules file."""
-    return json.dumps({"groups": rule_groups(docs, agent_alerts)}, indent=2) + "\n"
+    return yaml_text({"groups": rule_groups(docs, agent_alerts)}, GENERATED)
+
+
+def detector_rule_tests(docs: Iterable[DetectorDoc]) -> str:
+    """Text of the unit tests of the alerts of all detectors, for `promtool test rules`.
+
+    Run `fires` has the incident, in `silenced` it is silenced, in `case` it is part of a case.
+    After the sixth minute there is none, and the alert lasts for `KEEP_FIRING_FOR`.
+    """
+    rules = [_detector_rule(doc) for doc in docs]
+    names = [doc.name for doc in docs]
+    incident = "1x24 0x100"
+    series = {
+        f'sentinel_alert_firing{{run="{run}", detector="{name}", severity="warning"}}': incident
+        for name in names
+        for run in ("fires", "silenced", "case")
+    }
+    for name in names:
+        series[f'sentinel_alert_silenced{{run="silenced", detector="{name}"}}'] = incident
+        series[f'sentinel_case_incident{{run="case", case="a#1", detector="{name}"}}'] = incident
+    checks = [_detector_checks(name, rule) for name, rule in zip(names, rules, strict=True)]
+    test = {
+        "name": "each detector's alert fires in the run that has its incident, and ends",
+        "interval": "15s",
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        "alert_rule_test": [check for each in checks for check in each],
+    }
+    document = {"rule_files": ["rules.yml"], "evaluation_interval": "30s", "tests": [test]}
+    return yaml_text(document, GENERATED)
+
+
+def _detector_checks(name: str, rule: dict[str, Any]) -> list[dict[str, Any]]:
+    annotations = {
+        key: text.replace("{{ $labels.run }}", "fires") for key, text in rule["annotations"].items()
+    }
+    labels = {"run": "fires", "detector": name, "severity": "warning"}
+    alert = {"exp_labels": labels, "exp_annotations": annotations}
+    return [
+        {"eval_time": "5m", "alertname": rule["alert"], "exp_alerts": [alert]},
+        {"eval_time": "30m", "alertname": rule["alert"], "exp_alerts": []},
+    ]
 
 
 def rule_groups(

@@ -224,7 +224,7 @@ def test_prometheus_scrapes_under_the_name_that_rules_use(kustomize):
     ]
     rules = (DEPLOY / "prometheus" / "rules.yml").read_text()
 
-    assert 'job=\\"sentinel\\"' in rules
+    assert 'job="sentinel"' in rules
     assert {"action": "replace", "targetLabel": "job", "replacement": "sentinel"} in endpoint[
         "relabelings"
     ]

@@ -1,6 +1,5 @@
 """Generated files match the code."""
 
-import json
 import re
 from pathlib import Path
 
@@ -12,6 +11,8 @@ from tools.generate.__main__ import documents, main, stale_paths, write_document
 from tools.generate.agent_alerts import AGENT_ALERTS
 from tools.generate.cause_docs import cause_docs
 from tools.generate.detector_docs import detector_docs
+from tools.generate.prometheus_rules import rule_groups
+from tools.generate.yaml_text import yaml_text
 
 ROOT = Path(__file__).parents[3]
 DOCUMENTS = documents()
@@ -19,7 +20,7 @@ DETECTOR_DOCS = list(detector_docs())
 CAUSES = list(cause_docs())
 RULES = [
     rule
-    for group in json.loads(DOCUMENTS["deploy/prometheus/rules.yml"])["groups"]
+    for group in yaml.safe_load(DOCUMENTS["deploy/prometheus/rules.yml"])["groups"]
     for rule in group["rules"]
 ]
 
@@ -38,6 +39,28 @@ def test_every_detector_has_its_rule_and_its_runbook():
     expected = {doc.alert for doc in DETECTOR_DOCS} | {watch.alert for watch in AGENT_ALERTS}
     assert expected | {"SentinelCase"} == alerts
     assert {f"docs/runbooks/{doc.name}.md" for doc in DETECTOR_DOCS} <= DOCUMENTS.keys()
+
+
+def test_the_rules_are_read_as_they_are_made():
+    text = DOCUMENTS["deploy/prometheus/rules.yml"]
+
+    assert yaml.safe_load(text)["groups"] == rule_groups(DETECTOR_DOCS, AGENT_ALERTS)
+    assert yaml.safe_load(yaml_text({"a": ["b: c", "", "1", " x", "é\n y\n\n", "d " * 99]})) == {
+        "a": ["b: c", "", "1", " x", "é\n y\n\n", "d " * 99]
+    }
+
+
+def test_every_alert_fires_in_a_test_of_the_rules():
+    """In a test that promtool executes."""
+    firing = set()
+    for path in (ROOT / "deploy/prometheus").glob("*_test.yml"):
+        for test in yaml.safe_load(path.read_text())["tests"]:
+            checks = test.get("alert_rule_test", [])
+            firing |= {check["alertname"] for check in checks if check["exp_alerts"]}
+            queries = (q["expr"] for q in test.get("promql_expr_test", []) if q["exp_samples"])
+            firing |= {name for text in queries for name in re.findall(r"alertname=\"(\w+)", text)}
+
+    assert {rule["alert"] for rule in RULES if "alert" in rule} <= firing
 
 
 def test_no_two_alerts_share_a_name():
