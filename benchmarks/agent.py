@@ -137,7 +137,8 @@ def stored_steps(connection: sqlite3.Connection, run: str) -> list[tuple[int, in
 
 
 def read_metrics(url: str) -> str:
-    return str(urllib.request.urlopen(f"{url}/metrics", timeout=5.0).read().decode())
+    # On a busy machine an answer may take long; the agent has a low priority.
+    return str(urllib.request.urlopen(f"{url}/metrics", timeout=60.0).read().decode())
 
 
 def count_firing_alerts(url: str) -> int:
