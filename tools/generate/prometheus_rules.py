@@ -51,7 +51,7 @@ def detector_rule_tests(docs: Iterable[DetectorDoc]) -> str:
         "input_series": [{"series": name, "values": values} for name, values in series.items()],
         "alert_rule_test": [check for each in checks for check in each],
     }
-    document = {"rule_files": ["rules.yml"], "evaluation_interval": "30s", "tests": [test]}
+    document = {"rule_files": ["rules.yml"], "evaluation_interval": "1m", "tests": [test]}
     return yaml_text(document, GENERATED)
 
 
