@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 AT_ONCE = 4
-TIMEOUT_SECONDS = 300
+TIMEOUT_SECONDS = 900
 """A program that takes longer is ended by SIGALRM."""
 
 
