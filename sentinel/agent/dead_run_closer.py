@@ -31,6 +31,7 @@ from sentinel.model.counters import Counters
 from sentinel.model.delivery import Sink, sink_address
 from sentinel.model.incident import Incident, IncidentState, Resolution, RunTier
 from sentinel.model.notification import Notification, NotificationReason
+from sentinel.model.run_states import STATES_WITHOUT_OUTCOME
 from sentinel.notify import outbox
 from sentinel.notify.dispatcher import Dispatcher
 from sentinel.notify.policy import NotificationPolicy
@@ -43,12 +44,12 @@ from sentinel.store.history import History
 from sentinel.store.relocation import copy_to_home
 from sentinel.store.run_summary import (
     FOREIGN_AGENT_SECONDS,
-    STATES_WITHOUT_OUTCOME,
     RunEntry,
     RunIndex,
     write_summary,
 )
 from sentinel.store.silences import Suppression
+from sentinel.store.verdict import UNHEALTHY
 from sentinel.transport.paths import (
     DATABASE_NAME,
     home_dir,
@@ -159,7 +160,8 @@ class DeadRunCloser:
 
     def _may_have_cases(self, entry: RunEntry) -> bool:
         is_known = self._closed.get(entry.run) == entry.stamp
-        return entry.is_complete and entry.health in {"critical", "warning"} and not is_known
+        has_problem = entry.health in UNHEALTHY or bool(entry.problem)
+        return entry.is_complete and has_problem and not is_known
 
     def _report_killed(self, entry: RunEntry) -> bool:
         """Report a run whose agent was killed with it; whether it was done.

@@ -99,7 +99,7 @@ def _reject_mistyped(run: str) -> None:
     if run in list_runs() or os.environ.get("SENTINEL_RUN_ID") == run:
         return
     # Only for an id without a run.
-    from sentinel.cli._run_ids import similar_runs_text
+    from sentinel.store.run_names import similar_runs_text
 
     if similar := similar_runs_text(run, may_be_new=True):
         raise RunIdError(

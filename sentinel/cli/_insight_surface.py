@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sentinel.cli._options import JsonOption, error_exit
-from sentinel.cli._run_ids import complete_run, resolve_argument, similar_runs_text
+from sentinel.cli._run_ids import complete_run, resolve_argument
 
 if TYPE_CHECKING:
     from sentinel.insight.surface.loss_surface import LossSurface
@@ -154,6 +154,8 @@ def surface(  # noqa: PLR0913, PLR0917 - the options of a command
     elif others:
         settings["bounds"] = (-0.5, 1.5)
     if run is not None and run not in list_runs():
+        from sentinel.store.run_names import similar_runs_text
+
         text = f"there is no run {run}. {similar_runs_text(run)}".rstrip()
         raise error_exit("insight surface", text)
     request = SurfaceRequest(

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sentinel.cli._options import error_exit
-from sentinel.cli._run_ids import similar_runs_text
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
@@ -16,16 +15,13 @@ if TYPE_CHECKING:
 
 def run_database_path(command: str, run: str) -> Path:
     """Path of the database of `run`; exits with an error if there is no such run."""
-    from sentinel.transport.paths import DATABASE_NAME, RunIdError, current_run_dir, home_dir
+    from sentinel.agent.run_lookup import UnknownRunError, find_database
+    from sentinel.transport.paths import RunIdError
 
     try:
-        path = current_run_dir(run) / DATABASE_NAME
-    except RunIdError as error:
+        return find_database(run)
+    except (UnknownRunError, RunIdError) as error:
         raise error_exit(command, str(error)) from None
-    if not path.is_file():
-        similar = similar_runs_text(run) or "`sentinel status --all` lists the runs."
-        raise error_exit(command, f"no run {run!r} under {home_dir()}. {similar}")
-    return path
 
 
 @contextmanager

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sentinel.cli._options import error_exit, read_error_text, settings_environ
-from sentinel.cli._run_ids import similar_runs_text
 
 if TYPE_CHECKING:
     from sentinel.cli._progress import ProgressBar
@@ -76,6 +75,8 @@ def _databases(command: str, argument: str, config: Path | None) -> Iterator[_So
     elif path.exists() or path.parent.is_file():
         yield from _import_logs(command, path, config)
     else:
+        from sentinel.store.run_names import similar_runs_text
+
         similar = similar_runs_text(argument) or "`sentinel status --all` lists the runs."
         raise error_exit(
             command, f"no run {argument!r} under {home_dir()}, and no such file. {similar}"
@@ -121,23 +122,17 @@ def _show_progress(bar: ProgressBar, records: int) -> None:
 
 def _state(run: str, database: Path, log: Path | None) -> dict[str, Any]:
     """What the agent of the run answers, or the state that its database holds."""
-    from sentinel.agent.discovery import query_agent
+    from sentinel.agent.run_lookup import query_run
     from sentinel.metrics.stored_state import log_state, stored_state
     from sentinel.store.log_import import is_settled
     from sentinel.store.notes import log_note_path, read_note
 
     if log is not None:
         is_growing = not is_settled(log, time.time())
-        found = log_state(stored_state(database, run), is_growing=is_growing)
+        found = log_state(stored_state(database, run, is_log=True), is_growing=is_growing)
         note = read_note(log_note_path(log))
         return found | {"note": note.to_dict()} if note else found
-
-    registration = database.with_name("agent.json")
-    if registration.is_file():
-        state = query_agent(registration).state
-        if state:
-            return state
-    return stored_state(database, run)
+    return query_run(run, database).state
 
 
 def _unused_name(name: str, runs: Sequence[ReportedRun]) -> str:

@@ -21,7 +21,14 @@ if TYPE_CHECKING:
 CURVE_WIDTH = 16
 MAX_CASE_CHARS = 60
 MAX_SIGNAL_CHARS = 16
-HEALTH_STYLES = {"critical": "bold red", "warning": "yellow", "ok": "green", "unknown": "dim"}
+HEALTH_STYLES = {
+    "critical": "bold red",
+    "ended_badly": "bold red",
+    "warning": "yellow",
+    "healthy": "green",
+    "ended_well": "green",
+    "unknown": "dim",
+}
 
 _HEADINGS = {
     "run": "Run",

@@ -20,7 +20,7 @@ from sentinel.cli._options import (
     read_error_text,
     settings_environ,
 )
-from sentinel.cli._run_ids import complete_run, similar_runs_text
+from sentinel.cli._run_ids import complete_run
 
 if TYPE_CHECKING:
     from sentinel.cli._replay_report import Curves
@@ -152,6 +152,8 @@ def _replay_run(path: Path, replayer: _Replayer) -> Iterator[_Replayed]:
                 # Of a log that several processes write in turns, each is replayed by itself.
                 parts += [_Part(path, name, name) for name in replayed.result.other_trainings]
     except (OSError, ValueError) as error:
+        from sentinel.store.run_names import similar_runs_text
+
         similar = "" if path.exists() else similar_runs_text(str(path))
         text = f"cannot read {path}: {read_error_text(error)}"
         raise error_exit("replay", f"{text}. {similar}" if similar else text) from None

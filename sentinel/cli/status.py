@@ -124,24 +124,15 @@ def find_run(run: str) -> dict[str, Any]:
     """
     from sqlite3 import DatabaseError
 
-    from sentinel.agent.discovery import DiscoveredRun, query_agent
-    from sentinel.agent.registration import REGISTRATION_NAME
+    from sentinel.agent import run_lookup
     from sentinel.cli._run_database import run_database_path
-    from sentinel.metrics.stored_state import stored_state
-    from sentinel.model.json_safe import json_safe
     from sentinel.store.database import NewerSchemaError
 
     path = run_database_path("status", run)
-    found = DiscoveredRun(run, "")
-    registration = path.with_name(REGISTRATION_NAME)
-    if registration.exists():
-        found = query_agent(registration)
-    if not found.state:
-        try:
-            state = json_safe(stored_state(path, run))
-        except (NewerSchemaError, DatabaseError) as error:
-            raise error_exit("status", f"cannot use {path}: {error}") from None
-        found = DiscoveredRun(run, "", state, found.problem, found.remedy)
+    try:
+        found = run_lookup.find_run(run)
+    except (NewerSchemaError, DatabaseError) as error:
+        raise error_exit("status", f"cannot use {path}: {error}") from None
     return _to_dict(found) | {"closed_cases": _closed_cases(run)}
 
 
@@ -214,12 +205,13 @@ def _cached_reader(path: Path) -> RunReader:
 
 
 def _to_dict(discovered: Any) -> dict[str, Any]:
-    from sentinel.doctor.node_status import missing_ranks
+    from sentinel.store.unmonitored import missing_ranks
 
     state = discovered.state
     return {
         "run": discovered.run,
         "url": discovered.url,
+        "verdict": state.get("verdict"),
         "is_live": state.get("is_live", bool(state)),
         "host": state.get("host", ""),
         "started": _time_or_none(state.get("started")),
@@ -266,7 +258,7 @@ def _run_lines(run: dict[str, Any]) -> Iterator[str]:
     from sentinel.agent.config_alert import ignored_text
     from sentinel.doctor.node_status import node_lines, report_lines
     from sentinel.doctor.nodes import problem_lines
-    from sentinel.model.number_ranges import ranges_text
+    from sentinel.store.unmonitored import failed_patches, rank_text
 
     if run["state"] == UNREACHABLE:
         yield f"{run['run']}: {run['error']}; {run['remedy']}"
@@ -291,8 +283,7 @@ def _run_lines(run: dict[str, Any]) -> Iterator[str]:
     if run["coverage"]:
         yield f"  {run['coverage']}"
     for integration, patch_status, ranks in failed_patches(run["patches"]):
-        rank_text = f"rank{'s' if len(ranks) > 1 else ''} {ranges_text(ranks)}"
-        yield f"  patch of {integration} is {patch_status} ({rank_text})"
+        yield f"  patch of {integration} is {patch_status} ({rank_text(ranks)})"
 
 
 def _incident_lines(run: dict[str, Any]) -> Iterator[str]:
@@ -417,17 +408,3 @@ def format_note(note: dict[str, Any]) -> str:
 
     author = f" by {note['author']}" if note["author"] else ""
     return f"note{author}, {format_utc_time(note['time'])}: {clean(note['text'])}"
-
-
-def failed_patches(
-    patches: dict[str, dict[str, list[int]]],
-) -> Iterator[tuple[str, str, list[int]]]:
-    """Integration, status and ranks of each patch that is not fully on.
-
-    >>> list(failed_patches({"trl": {"on": [0], "off: KeyError in on_log": [1, 2]}}))
-    [('trl', 'off: KeyError in on_log', [1, 2])]
-    """
-    for integration, ranks_by_status in sorted(patches.items()):
-        for patch_status, ranks in sorted(ranks_by_status.items()):
-            if patch_status != "on":
-                yield integration, patch_status, ranks

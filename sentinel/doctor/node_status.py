@@ -12,6 +12,7 @@ from typing import Any
 from sentinel.metrics.cluster_families import head_address, is_follower, is_isolated
 from sentinel.model.number_ranges import ranges_text
 from sentinel.model.quantity_text import format_bytes, format_duration
+from sentinel.store.unmonitored import missing_ranks
 
 CLOCK_SKEW_TOLERANCE_SECONDS = 5.0
 """Smaller differences between clocks are not reported."""
@@ -53,21 +54,6 @@ def node_lines(state: Mapping[str, Any]) -> Iterator[str]:
     if rest := len(nodes) - len(listed):
         others = "other nodes" if listed else "nodes"
         yield f"{rest} {others}: up, or ended without failure"
-
-
-def missing_ranks(state: Mapping[str, Any]) -> list[int]:
-    """Ranks of the run of which the head has received nothing; none at other agents.
-
-    >>> cluster = {"role": "head", "nodes": [{"host": "gpu-a", "ranks": [0, 1]}]}
-    >>> missing_ranks({"metadata": {"world_size": 4.0}, "cluster": cluster})
-    [2, 3]
-    """
-    cluster = state.get("cluster", {})
-    if cluster.get("role") != "head":
-        return []
-    world_size = int(state.get("metadata", {}).get("world_size", 0))
-    reported = {rank for node in cluster.get("nodes", []) for rank in node.get("ranks", [])}
-    return sorted(set(range(world_size)) - reported)
 
 
 def report_lines(state: Mapping[str, Any]) -> Iterator[str]:

@@ -6,13 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sentinel.doctor.check_result import CheckResult, Grade, fail, ok, warn
-from sentinel.doctor.node_status import (
-    format_clock_skew,
-    missing_ranks,
-)
+from sentinel.doctor.node_status import format_clock_skew
 from sentinel.metrics.cluster_families import head_address, is_follower, is_isolated
 from sentinel.model.number_ranges import ranges_text
 from sentinel.model.quantity_text import format_bytes, format_duration
+from sentinel.store.unmonitored import missing_ranks
 
 SET_HEAD_REMEDY = 'set the same [cluster] head = "host:port" (SENTINEL_CLUSTER__HEAD) on all nodes'
 REACH_HEAD_REMEDY = (

@@ -167,13 +167,14 @@ class Exposition(Collector):
         """The run's state as plain data, for the web page and `sentinel status`.
 
         Keys: those of `run_state_to_dict`, delivery_problems (see `DeliveryProblem.to_dict`),
-        is_live (true: an agent serves the run), ignored_settings (names of invalid ones), storage
-        (see `StorageState.to_dict`), machine (see `machine_to_dict`), refused (number of rejected
-        messages of other agents, by reason), late_records (records too late to be combined),
-        cluster (see `AgentRole.status`).
+        is_live (true: an agent serves the run), is_log (false: its agent follows it),
+        ignored_settings (names of invalid ones), storage (see `StorageState.to_dict`), machine (see
+        `machine_to_dict`), refused (number of rejected messages of other agents, by reason),
+        late_records (records too late to be combined), cluster (see `AgentRole.status`).
         """
         return run_state_to_dict(self._copy_run_state(), self.clock()) | {
             "is_live": True,
+            "is_log": False,
             "ignored_settings": list(self.ignored_settings),
             "delivery_problems": [each.to_dict() for each in self._delivery_problems],
             "storage": self.storage().to_dict(),

@@ -16,11 +16,11 @@ from sentinel.metrics.rank_selection import RankSelection, RankState
 from sentinel.metrics.reported_metadata import ReportedMetadata
 from sentinel.model.record import TRAINING_KEY, WHOLE_RUN, Event, Record, Spread
 from sentinel.model.record_batch import RecordBatch
+from sentinel.model.run_states import ACTIVE_STATES
 from sentinel.pipeline.time_use import TimeUse
 from sentinel.signals.catalogue import POSITION_KEYS, SIGNALS, WEIGHT_KEY
 from sentinel.signals.coverage import Coverage
 from sentinel.signals.kl import KL_SIGNALS, KlKind, kl_kind_attribute
-from sentinel.store.run_summary import ACTIVE_STATES
 
 RUN_STATES = ("starting", "running", "stalled", "finished", "failed", "died")
 
@@ -68,6 +68,9 @@ class RunState:
     checkpoint_count: int = 0
     last_step_time: float = nan
     last_checkpoint_time: float = nan
+    last_checkpoint_step: int | None = None
+    last_checkpoint_path: str = ""
+    """File or folder of the last checkpoint; empty if that is not known."""
     start_time: float = nan
     """Time of the first record of the run."""
     end_time: float = nan
@@ -193,6 +196,8 @@ class RunState:
         elif record.event is Event.SAVE:
             self.checkpoint_count += 1
             self.last_checkpoint_time = record.time
+            self.last_checkpoint_step = self.step
+            self.last_checkpoint_path = record.attributes.get("path", "")
         if record.event is not Event.SAVE:
             self.coverage.update(record.values)
         self._update_values(record.values, self.step)

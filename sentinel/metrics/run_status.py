@@ -31,9 +31,10 @@ def run_state_to_dict(run_state: RunState, now: float) -> dict[str, Any]:
 
     Keys: run, attempt, training (its number in the run), state, active, step, steps, checkpoints,
     last_step_time and last_checkpoint_time (seconds since the epoch, NaN before the first),
-    started, ended (None while it runs), host, project, tags, metadata (texts and settings by name),
-    patches (by integration, then by status, the ranks with that status), signals (value, its step,
-    unit, help, metric, and over ranks min, max, mean, std, worst_rank), logged, monitored (signals
+    last_checkpoint_step (None before it), last_checkpoint_path (empty if not known), started,
+    ended (None while it runs), host, project, tags, metadata (texts and settings by name), patches
+    (by integration, then by status, the ranks with that status), signals (value, its step, unit,
+     help, metric, and over ranks min, max, mean, std, worst_rank), logged, monitored (signals
     that detectors read), unmonitored (keys with their nearest signal), coverage (what is not
     monitored as text, mostly empty), liveness, stacks (while no step completes, of the ranks at
     each place), cases (by `urgency`, each with the text of its notification, see
@@ -63,6 +64,8 @@ def run_state_to_dict(run_state: RunState, now: float) -> dict[str, Any]:
         "checkpoints": run_state.checkpoint_count,
         "last_step_time": run_state.last_step_time,
         "last_checkpoint_time": run_state.last_checkpoint_time,
+        "last_checkpoint_step": run_state.last_checkpoint_step,
+        "last_checkpoint_path": run_state.last_checkpoint_path,
         "started": run_state.start_time,
         "ended": None if isnan(run_state.end_time) else run_state.end_time,
         "host": texts.get("host", ""),

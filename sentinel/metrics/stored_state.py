@@ -15,6 +15,7 @@ from sentinel.metrics.exposition import Exposition
 from sentinel.metrics.run_status import with_current_values
 from sentinel.model.counters import Counters
 from sentinel.model.record import Event, Record
+from sentinel.model.run_states import ACTIVE_STATES, STATES_WITHOUT_OUTCOME, UNFINISHED
 from sentinel.pipeline import pipeline
 from sentinel.pipeline.engine import Result
 from sentinel.store.cases import all_cases, urgency
@@ -22,12 +23,7 @@ from sentinel.store.database import connect_read_only
 from sentinel.store.history import History
 from sentinel.store.notes import NOTE_NAME, read_note
 from sentinel.store.run_reader import RunReader
-from sentinel.store.run_summary import (
-    ACTIVE_STATES,
-    STATES_WITHOUT_OUTCOME,
-    UNFINISHED,
-    read_summary,
-)
+from sentinel.store.run_summary import read_summary
 from sentinel.store.silences import Acknowledgement, ack_to_dict, load_acks
 
 MAX_COVERAGE_ROWS = 64
@@ -35,12 +31,13 @@ MAX_COVERAGE_ROWS = 64
 
 
 def stored_state(
-    path: Path, run: str = "", clock: Callable[[], float] = time.time
+    path: Path, run: str = "", clock: Callable[[], float] = time.time, *, is_log: bool = False
 ) -> dict[str, Any]:
     """What `/api/run` of an agent answers, for the run whose database is at `path`.
 
     `is_live` is false, and the state of a run without an outcome is `unfinished`. `run` is its id,
-    by default the name of the directory. Raises sqlite3.Error.
+    by default the name of the directory. `is_log` is whether it was imported from a log, which no
+    agent follows. Raises sqlite3.Error.
     """
     with closing(connect_read_only(path.absolute())) as connection:
         history = History(connection)
@@ -72,6 +69,7 @@ def stored_state(
     is_unfinished = state["state"] in ACTIVE_STATES
     return state | {
         "is_live": False,
+        "is_log": is_log,
         "active": False,
         "state": UNFINISHED if is_unfinished else state["state"],
         "cases": with_current_values(
@@ -84,9 +82,9 @@ def stored_state(
     }
 
 
-def stored_summary(run: str, database: Path) -> dict[str, Any]:
+def stored_summary(run: str, database: Path, *, is_log: bool = False) -> dict[str, Any]:
     """The summary of a run without an agent, from its database. Raises sqlite3.Error."""
-    return read_summary(stored_state(database, run), RunReader(database))
+    return read_summary(stored_state(database, run, is_log=is_log), RunReader(database))
 
 
 def log_state(stored: Mapping[str, Any], *, is_growing: bool) -> dict[str, Any]:

@@ -7,6 +7,7 @@ reached.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from sentinel.model.json_safe import JsonObject
 from sentinel.signals.catalogue import better_value
 from sentinel.store.curve_results import curve_results
 from sentinel.store.run_settings import RUN_SPECIFIC
+from sentinel.store.verdict import health
 
 Axis = Literal["step", "time", "tokens"]
 AXES: tuple[Axis, ...] = get_args(Axis)
@@ -82,14 +84,15 @@ def compare(
 ) -> JsonObject:
     """The comparison as plain data, whose lists of values have one entry per run, in their order.
 
-    Keys: axis, runs (name, state, health, step, seconds, metadata of the heading, note, number of
-    cases, and how many of them are open, or lasted until the end of the run or of their training),
-    settings (name and values of those that differ), same_settings (how many are equal), metrics
-    (signal, label, unit, better, common_x, best_run and values: first, last, final, best, best_x,
-    at_common, bad_count), series (by signal, with `x` from the start of the run if the axis is
-    time), and problems (title and, per run, its cases of that kind). Values that are not finite are
-    NaN. Without `signals`, those of the training that most runs have. `window` is the part of the
-    axis that is read. Raises ValueError for an unknown axis, or more than `MAX_RUNS` runs.
+    Keys: axis, runs (name, state, health (status of the verdict), step, seconds, metadata of the
+    heading, note, number of cases, and how many of them are open, or lasted until the end of the
+    run or of their training), settings (name and values of those that differ), same_settings (how
+    many are equal), metrics (signal, label, unit, better, common_x, best_run and values: first,
+    last, final, best, best_x, at_common, bad_count), series (by signal, with `x` from the start of
+    the run if the axis is time), and problems (title and, per run, its cases of that kind). Values
+    that are not finite are NaN. Without `signals`, those of the training that most runs have.
+    `window` is the part of the axis that is read. Raises ValueError for an unknown axis, or more
+    than `MAX_RUNS` runs.
     """
     if axis not in AXES:
         raise ValueError(f"The axis must be one of {', '.join(AXES)}.")
@@ -117,13 +120,6 @@ def compare(
         "series": {name: series[name] for name in names},
         "problems": _problems(cases),
     }
-
-
-def health_of(state: Mapping[str, Any], cases: Iterable[Mapping[str, Any]]) -> str:
-    """`critical` or `warning` by the worst case of the run, else `ok`; `unknown` without a step."""
-    severities = {case.get("severity") for case in cases}
-    worst = next((each for each in ("critical", "warning") if each in severities), "ok")
-    return "unknown" if worst == "ok" and state.get("step") is None else worst
 
 
 def run_seconds(state: Mapping[str, Any]) -> float | None:
@@ -264,7 +260,7 @@ def _summary(run: ComparedRun, cases: Sequence[JsonObject]) -> JsonObject:
         "name": run.name,
         "run": state.get("run", run.name),
         "state": state.get("state", ""),
-        "health": health_of(state, cases),
+        "health": health(state, cases, time.time())["status"],
         "step": state.get("step"),
         "attempt": state.get("attempt", 0),
         "started": _time(state, "started"),

@@ -112,7 +112,7 @@ def _run_lines(run: JsonObject) -> Iterator[str]:
     name = f"{_text(given)} ({_code(run['name'])})" if given else _code(run["name"])
     yield f"# {_text(verdict['title'])}: {name}"
     yield ""
-    yield _text(verdict["text"], 4000)
+    yield _text(run["summary"], 4000)
     yield ""
     yield from _table(["", ""], _summary_rows(state))
     cases = run["answers"]["api/cases"]

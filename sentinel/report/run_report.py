@@ -23,10 +23,11 @@ from sentinel.report.comparison import (
     SeriesReader,
     compare,
 )
-from sentinel.report.verdict import judge
+from sentinel.report.results_text import results_text
 from sentinel.signals.catalogue import better_value
 from sentinel.store.artifact import ArtifactError, list_artifacts, load_artifact, shown_data
 from sentinel.store.curve_results import curve_results
+from sentinel.store.verdict import health, verdict_parts, verdict_text
 
 MAX_DATA_BYTES = 4_700_000
 """Size of the data of all runs of a report as JSON."""
@@ -103,7 +104,9 @@ def collect_report(
     """The data of a report of one or several runs, as JSON of at most about `max_bytes`.
 
     Keys: generated (seconds since the epoch), runs and comparison (None for a single run, else with
-    the curves over time and tokens in `other_axes`). Each run has name, verdict, results (label,
+    the curves over time and tokens in `other_axes`). Each run has name, verdict (see
+    `health`), verdict_parts (labels and texts), progress (how far it came), summary (all of that as
+    a paragraph), results (label,
     unit, better, first, last, min, max, best, best_x and bad_count by metric; what is not finite is
     a text) and answers: what the server answers, by the path of a route of the run's page. Other
     axes than the step are in the query of `api/series`, signals in that of `api/ranks`, and
@@ -111,9 +114,9 @@ def collect_report(
     `api/media-bodies` by id.
     """
     limit = max_bytes // max(len(runs), 1)
-    collected = [_collect(run, limit, include_samples=include_samples) for run in runs]
-    comparison = _compare(runs) if len(runs) > 1 else None
     generated = time.time() if now is None else now
+    collected = [_collect(run, limit, generated, include_samples=include_samples) for run in runs]
+    comparison = _compare(runs) if len(runs) > 1 else None
     report: JsonObject = json_safe(
         {"generated": generated, "runs": collected, "comparison": comparison}
     )
@@ -136,11 +139,12 @@ def _compare(runs: Sequence[ReportedRun]) -> JsonObject:
     return rounded
 
 
-def _collect(run: ReportedRun, max_bytes: int, *, include_samples: bool) -> JsonObject:
+def _collect(run: ReportedRun, max_bytes: int, now: float, *, include_samples: bool) -> JsonObject:
     reader = run.reader
     signals = reader.signals()
     names = [signal["name"] for signal in signals]
-    cases = reader.cases(has_ages=False)[:_MAX_CASES]
+    every_case = reader.cases(has_ages=False)
+    cases = every_case[:_MAX_CASES]
     since = {case["name"]: case["message"]["since"] for case in cases}
     state = dict(run.state)
     state["cases"] = [
@@ -175,9 +179,14 @@ def _collect(run: ReportedRun, max_bytes: int, *, include_samples: bool) -> Json
         for signal in signals
         if signal["group"] in GROUPS
     ]
+    progress = results_text(run.state, results)
+    verdict = state["verdict"] = health(run.state, every_case, now)
     return {
         "name": run.name,
-        "verdict": judge(run.state, cases, results).to_dict(),
+        "verdict": verdict,
+        "verdict_parts": verdict_parts(verdict),
+        "progress": progress,
+        "summary": f"{verdict_text(verdict)} {progress}".strip(),
         "results": results,
         "answers": answers,
     }

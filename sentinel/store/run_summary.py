@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from sentinel.model.clean_text import clean
 from sentinel.model.json_safe import JsonObject, parse_object
-from sentinel.store.cases import urgency
+from sentinel.model.run_states import ACTIVE_STATES
 from sentinel.store.notes import NOTE_NAME, Note, read_note
+from sentinel.store.verdict import problems_of, status_of
 from sentinel.transport.paths import (
     DATABASE_NAME,
     is_agent_running,
@@ -39,19 +40,14 @@ log = logging.getLogger(__name__)
 SUMMARY_NAME = "summary.json"
 MAX_SUMMARY_BYTES = 2048
 SPARKLINE_POINTS = 64
-ACTIVE_STATES = frozenset({"starting", "running", "stalled"})
-UNFINISHED = "unfinished"
-"""State of a run that has no agent, and no outcome."""
-STATES_WITHOUT_OUTCOME = ACTIVE_STATES | {UNFINISHED}
-"""States of runs of which no end is known."""
 READING = "reading"
 """State of a run whose summary is being made: nothing else is known of it yet."""
-HEALTH_ORDER = ("critical", "warning", "ok", "unknown")
 FOREIGN_AGENT_SECONDS = 180.0
 """An agent of another node that has written nothing for so long is taken for gone."""
 
+_FORMER_HEALTHY = "ok"
+"""The health of a run without a problem in a summary of an earlier version."""
 _MAIN_SIGNALS = ("reward", "loss", "eval_loss", "grad_norm")
-_FAILED_STATES = frozenset({"failed", "died"})
 MAX_SHOWN_NOTE_CHARS = 200
 _MAX_TEXT_CHARS = 120
 _MAX_TAGS = 10
@@ -71,10 +67,10 @@ _NO_CURVE: Curve = ("", [], None)
 def make_summary(state: Mapping[str, Any], sparkline: Curve) -> JsonObject:
     """The summary of a run in that state, see `/api/run`.
 
-    Keys: run, name (as given), state, health (`HEALTH_ORDER`), step, attempt, last_written, started
-    and ended (seconds since the epoch, or None), host, framework, algorithm, model, project, tags,
-    worst_case (subject and severity, or None), note (the start of what people wrote) and sparkline
-    (name, values and last).
+    Keys: run, name (as given), state, health (the status of its verdict), step, attempt,
+    last_written, started and ended (seconds since the epoch, or None), host, framework, algorithm,
+    model, project, tags, worst_case (subject and severity, or None), note (the start of what people
+    wrote) and sparkline (name, values and last).
     """
     metadata = state.get("metadata", {})
     name, values, last = sparkline
@@ -89,7 +85,7 @@ def make_summary(state: Mapping[str, Any], sparkline: Curve) -> JsonObject:
     return {
         "run": state["run"],
         "state": state["state"],
-        "health": _health(state),
+        "health": status_of(state, [*state.get("cases", ()), *state.get("incidents", ())]),
         "step": state.get("step"),
         "attempt": state.get("attempt", 0),
         "training": state.get("training", 1),
@@ -111,7 +107,9 @@ def make_summary(state: Mapping[str, Any], sparkline: Curve) -> JsonObject:
 def read_summary(state: Mapping[str, Any], reader: RunReader) -> JsonObject:
     """The summary of a run in that state, with the sparkline that `reader` reads."""
     note = read_note(reader.path.parent / NOTE_NAME)
-    state = {**state, "cases": problems_of(state, reader), "note": short_note(note)}
+    # The end of a run closes its cases; an active one has its problems in the state.
+    cases = () if state.get("state") in ACTIVE_STATES else reader.cases()
+    state = {**state, "cases": problems_of(state, cases), "note": short_note(note)}
     of_training = {
         each["name"]: each["latest"] for each in reader.signals() if each["event"] != "heartbeat"
     }
@@ -120,18 +118,6 @@ def read_summary(state: Mapping[str, Any], reader: RunReader) -> JsonObject:
         return make_summary(state, _NO_CURVE)
     series = reader.series([name], points=SPARKLINE_POINTS)["series"].get(name, {})
     return make_summary(state, (name, series.get("mean", []), of_training[name]))
-
-
-def problems_of(state: Mapping[str, Any], reader: RunReader) -> list[JsonObject]:
-    """The cases that are the problems of a run in that state, the worst first, see `urgency`.
-
-    These are the open ones. The end of a run, or of one of its trainings, closes its cases: of a
-    run that is over, those that lasted until then are its problems too.
-    """
-    open_ones = state.get("cases", [])
-    is_active = state.get("state") in ACTIVE_STATES
-    lasted = [] if is_active else [each for each in reader.cases() if each.get("lasted_until")]
-    return sorted([*open_ones, *lasted], key=urgency)
 
 
 def write_summary(directory: Path, summary: JsonObject) -> None:
@@ -198,8 +184,12 @@ class RunEntry:
     model: str = ""
     project: str = ""
     tags: tuple[str, ...] = ()
+    problem: str = ""
+    """Subject of the worst case; empty without one."""
     search: str = ""
     is_live: bool = False
+    is_log: bool = False
+    """Whether the run is known by its log alone, which no agent follows."""
     is_complete: bool = True
     """Whether the summary was read; else the run has none yet."""
     is_outdated: bool = False
@@ -330,6 +320,8 @@ def run_entry(run: str, directory: Path, stamp: tuple[int, int], body: bytes) ->
     keys = ("state", "health", "host", "framework", "model", "project")
     name = str(summary.get("name") or "")
     texts = {key: intern(str(summary.get(key) or "")) for key in keys}
+    if texts["health"] == _FORMER_HEALTHY:
+        texts["health"] = status_of(summary, ())
     tags = summary.get("tags")
     names = tuple(intern(str(tag)) for tag in tags) if isinstance(tags, list) else ()
     worst = summary.get("worst_case")
@@ -352,22 +344,10 @@ def run_entry(run: str, directory: Path, stamp: tuple[int, int], body: bytes) ->
         model=texts["model"],
         project=texts["project"],
         tags=names,
+        problem=subject,
+        is_log=summary.get("is_log") is True,
         search="\n".join([run, name, *texts.values(), algorithm, *names, subject, note]).lower(),
     )
-
-
-def _health(state: Mapping[str, Any]) -> str:
-    """The severity of the worst open incident, critical if the run failed; `unknown` before the
-    first step.
-    """
-    if state["state"] in _FAILED_STATES:
-        return "critical"
-    open_ones = [*state.get("cases", []), *state.get("incidents", [])]
-    severities = {str(each.get("severity")) for each in open_ones}
-    for severity in HEALTH_ORDER[:2]:
-        if severity in severities:
-            return severity
-    return "ok" if state.get("step") is not None else "unknown"
 
 
 def _worst_case(state: Mapping[str, Any]) -> JsonObject | None:

@@ -73,7 +73,7 @@ def render_report(report: Mapping[str, Any], *, with_charts: bool = True) -> str
         ENTRY,
         report,
         title=f"{', '.join(names[:3])}: report of sentinel",
-        summary=" ".join(str(run["verdict"]["text"]) for run in report["runs"]),
+        summary=" ".join(str(run["summary"]) for run in report["runs"]),
         with_charts=with_charts,
     )
 

@@ -10,8 +10,10 @@ from time import monotonic
 from typing import Any
 
 from sentinel.model.json_safe import parse_object
+from sentinel.model.run_states import ACTIVE_STATES, UNFINISHED
 from sentinel.store.run_settings import Value, value_text
-from sentinel.store.run_summary import ACTIVE_STATES, HEALTH_ORDER, READING, UNFINISHED, RunEntry
+from sentinel.store.run_summary import READING, RunEntry
+from sentinel.store.verdict import HEALTHY, STATUSES, UNKNOWN
 from sentinel.web.listed_settings import setting_order
 
 DEFAULT_ROWS, MAX_ROWS = 100, 500
@@ -29,12 +31,18 @@ def shown_state(entry: RunEntry) -> str:
     return UNFINISHED if entry.state in ACTIVE_STATES and not entry.is_live else entry.state
 
 
+def shown_health(entry: RunEntry) -> str:
+    """The status of the verdict; `healthy` is not known any more once no agent answers."""
+    is_lost = shown_state(entry) != entry.state and not entry.is_log
+    return UNKNOWN if is_lost and entry.health == HEALTHY else entry.health
+
+
 _KEYS: dict[str, Callable[[RunEntry], Any]] = {
     "run": lambda entry: entry.run,
     "state": shown_state,
     # The worst last, as the newest and the furthest.
     "health": lambda entry: (
-        -HEALTH_ORDER.index(entry.health) if entry.health in HEALTH_ORDER else -len(HEALTH_ORDER)
+        -STATUSES.index(shown_health(entry)) if entry.health in STATUSES else -len(STATUSES)
     ),
     "step": lambda entry: entry.step,
     "last_written": lambda entry: entry.last_written,
@@ -172,7 +180,7 @@ def _row(entry: RunEntry, group: str, now: float, settings: Mapping[str, Value])
     return parse_object(entry.body.decode(errors="replace")) | {
         "run": entry.run,
         "state": shown_state(entry),
-        "health": entry.health,
+        "health": shown_health(entry),
         "is_live": entry.is_live,
         # While nothing else is known, the time is that of a file, which a copy changes.
         "age": None if entry.state == READING else max(now - entry.last_written, 0.0),
@@ -190,7 +198,7 @@ def _groups(
         return [(setting_order(value), "" if value is None else value_text(value))]
     if group == "tag":
         return [(tag, tag) for tag in entry.tags or ("",)]
-    name = shown_state(entry) if group == "state" else str(getattr(entry, group)) if group else ""
+    name = _text(entry, group) if group else ""
     return [(name, name)]
 
 
@@ -198,8 +206,12 @@ def _matches(entry: RunEntry, word: str) -> bool:
     key, colon, text = word.partition(":")
     if colon and key == "tag":
         return any(text in tag.lower() for tag in entry.tags)
-    if colon and key == "state":
-        return text in shown_state(entry)
     if colon and key in {*GROUPS, "run"}:
-        return text in str(getattr(entry, key)).lower()
+        return text in _text(entry, key).lower()
     return word in entry.search
+
+
+def _text(entry: RunEntry, key: str) -> str:
+    """What the list shows of one of `GROUPS`, or of the run."""
+    shown = {"state": shown_state, "health": shown_health}.get(key)
+    return str(getattr(entry, key)) if shown is None else shown(entry)

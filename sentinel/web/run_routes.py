@@ -26,6 +26,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from sentinel.model.json_safe import JsonObject
+from sentinel.model.run_states import ACTIVE_STATES, STATES_WITHOUT_OUTCOME
 from sentinel.notify.report_process import ReportError, build_report, report_file_name
 from sentinel.store.artifact import (
     ArtifactError,
@@ -37,7 +38,7 @@ from sentinel.store.artifact import (
 from sentinel.store.database import NewerSchemaError
 from sentinel.store.notes import NOTE_NAME
 from sentinel.store.run_reader import RunReader
-from sentinel.store.run_summary import ACTIVE_STATES, UNFINISHED, problems_of
+from sentinel.store.verdict import health
 from sentinel.web.auth import peer_of
 from sentinel.web.note_api import NoteApi
 from sentinel.web.responses import (
@@ -66,6 +67,8 @@ _MAX_NUMBER_DIGITS = 18
 """Maximum length of a number in a query: it fits into a 64-bit integer."""
 _VALUE_LISTS = ("mean", "min", "max", "rank_min", "rank_max")
 _MAX_SEARCH_CHARS = 200
+CASES_SECONDS = 5.0
+"""Interval at which the cases are read again of a run whose open cases are the same."""
 LAYERS_CHECK_SECONDS = 5.0
 """Interval of the look for the first statistics of layers."""
 MAX_READS_PER_RUN = 3
@@ -98,8 +101,8 @@ class RunView:
     events: RunEvents | None = field(default=None, init=False)
     ended: bool = field(default=False, init=False)
     is_listed: bool = field(default=False, init=False)
-    _worst_case_name: str = field(default="", init=False)
-    _worst_case_mark: object = field(default=None, init=False)
+    _cases: list[JsonObject] = field(default_factory=list, init=False)
+    _cases_mark: object = field(default=None, init=False)
     _are_layers_known: bool = field(default=False, init=False)
     _layers_at: float = field(default=0.0, init=False)
     reads: asyncio.Semaphore = field(
@@ -120,16 +123,15 @@ class RunView:
         """The state of the run.
 
         `insight` differs once a result of insight was stored; `layers` if gradient flow is stored.
-        `worst_case` is the name of the problem that the list of runs shows, and `note` what people
-        wrote, see `Note`, if there is one.
+        `verdict` is what the run is like now, see `health`, and `note` what people wrote, see
+        `Note`, if there is one.
         """
         state = self.state()
-        if worst := self._worst_case(state):
-            state = state | {"worst_case": worst}
+        state = state | {"verdict": health(state, self._read_cases(state), self.reader.clock())}
         if note := self.notes.read():
             state = state | {"note": note}
         # A run that was killed, or whose agent was, may go on.
-        is_open = state.get("state") in {UNFINISHED, *ACTIVE_STATES}
+        is_open = state.get("state") in STATES_WITHOUT_OUTCOME
         self.ended = not state.get("is_live", True) and not is_open
         if mark := artifact_mark(self.directory):
             state = state | {"insight": mark}
@@ -137,19 +139,21 @@ class RunView:
             state = state | {"layers": True}
         return state | {"is_listed": True} if self.is_listed else state
 
-    def _worst_case(self, state: JsonObject) -> str:
-        # The cases of a run that is over are read again after a change only.
-        mark = None if state.get("state") in ACTIVE_STATES else self.change_mark()
-        if mark is None or mark != self._worst_case_mark:
-            problems: list[JsonObject] = []
+    def _read_cases(self, state: JsonObject) -> list[JsonObject]:
+        """Every case; of a run whose rows change at each step, at most `CASES_SECONDS` old."""
+        shown = [each["name"] for each in state.get("cases", [])]
+        is_active = state.get("state") in ACTIVE_STATES
+        age = int(monotonic() / CASES_SECONDS) if is_active else self.change_mark()
+        mark = (state.get("state"), shown, age)
+        if mark != self._cases_mark:
             # The state is shown all the same if the stored cases are damaged.
+            self._cases = []
             with suppress(
                 OSError, sqlite3.Error, NewerSchemaError, KeyError, ValueError, TypeError
             ):
-                problems = problems_of(state, self.reader)
-            self._worst_case_name = str(problems[0]["name"]) if problems else ""
-            self._worst_case_mark = mark
-        return self._worst_case_name
+                self._cases = self.reader.cases()
+            self._cases_mark = mark
+        return self._cases
 
     def _has_layers(self) -> bool:
         now = monotonic()

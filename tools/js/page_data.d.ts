@@ -49,7 +49,7 @@ interface RunState {
   note?: RunNote | null;
   is_live?: boolean;
   is_listed?: boolean;
-  worst_case?: string | null;
+  verdict?: Verdict;
   /** What is only known of a run of which a log file is left. */
   log?: { notices?: Problem[] } | null;
   cluster?: Cluster | null;
@@ -593,21 +593,22 @@ interface Report {
 interface ReportedRun {
   name: string;
   verdict: Verdict;
+  /** Labels and texts. */
+  verdict_parts: [string, string][];
+  progress: string;
   results: ResultRow[];
   /** What the server answers, by path. */
   answers: Record<string, any>;
 }
 
+/** The keys that pages read, see docs/verdict.md. */
 interface Verdict {
-  health: string;
+  status: string;
   title: string;
-  what: string;
-  when?: string;
-  why?: string;
-  remedy?: string;
-  others?: string;
-  run?: string;
-  coverage?: string;
+  sentence: string;
+  severity: string | null;
+  step: number | null;
+  case: string | null;
 }
 
 /** A metric of a report. */

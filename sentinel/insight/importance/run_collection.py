@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 
 from sentinel.model.json_safe import parse_object
 from sentinel.model.record import Event, Record
+from sentinel.model.run_states import ACTIVE_STATES
 from sentinel.readers.format_detection import open_log
 from sentinel.readers.log_file import open_log_file
 from sentinel.readers.log_folder import find_logs, read_error_text
@@ -23,7 +24,7 @@ from sentinel.store.curve_results import curve_results
 from sentinel.store.database import NewerSchemaError
 from sentinel.store.run_reader import RunReader
 from sentinel.store.run_settings import to_value
-from sentinel.store.run_summary import ACTIVE_STATES, SUMMARY_NAME
+from sentinel.store.run_summary import SUMMARY_NAME
 from sentinel.transport.paths import (
     DATABASE_NAME,
     RunIdError,

@@ -81,6 +81,7 @@ class LogEntries:
         return encode_summary(
             known
             | {
+                "is_log": True,
                 "last_written": shown.last_written,
                 "tags": [shown.log.format or "not read"],
                 "note": short_note(note),
@@ -96,6 +97,6 @@ def _read_summary(shown: ShownLog, state: ImportState, database: Path) -> JsonOb
         stored = parse_object(path.read_text(errors="replace"))
         if stored.get("import") == stamp:
             return stored
-    summary = stored_summary(shown.log.run, database)
+    summary = stored_summary(shown.log.run, database, is_log=True)
     write_summary(shown.cache.directory, summary | {"import": stamp})
     return summary

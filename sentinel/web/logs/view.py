@@ -46,7 +46,7 @@ class LogView:
         mark = (self.view.database, self.view.change_mark())
         known, stored = self._stored
         if mark != known:
-            stored = stored_state(self.view.database, shown.log.run)
+            stored = stored_state(self.view.database, shown.log.run, is_log=True)
             with self._lock:
                 self._stored = mark, stored
         is_importing = shown.cache.is_importing()

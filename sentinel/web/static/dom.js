@@ -324,12 +324,30 @@ export function severityClass({ severity }) {
   return severity === "critical" || severity === "warning" ? severity : "info";
 }
 
+/** @type {Record<string, string>} */
+const HEALTH_CLASSES = {
+  healthy: "ok",
+  ended_well: "ok",
+  warning: "warning",
+  critical: "critical",
+  ended_badly: "critical",
+};
+
 /**
- * CSS class of the health of a run.
+ * CSS class of the status of a verdict.
  * @param {string | undefined} health
  */
 export function healthClass(health) {
-  return health === "ok" || health === "warning" || health === "critical" ? health : "info";
+  return HEALTH_CLASSES[health ?? ""] ?? "info";
+}
+
+/**
+ * CSS class of a verdict: an end with a warning, and a run with steps of which nothing is known, are no good news.
+ * @param {Verdict} verdict
+ */
+export function verdictClass({ status, severity, step }) {
+  const isDoubtful = status === "ended_well" ? severity === "warning" : status === "unknown" && step !== null;
+  return isDoubtful ? "warning" : healthClass(status);
 }
 
 // The order of names with numbers in them: layer_2 before layer_10.

@@ -54,7 +54,7 @@ function startReportedComparison(report, comparison) {
 function startReportedRun() {
   const { run: reported } = openReport();
   const { header } = startPage([() => createResults(reported.results)]);
-  header.element.querySelector(".verdict")?.replaceWith(verdictElement(reported.verdict));
+  header.element.querySelector(".verdict")?.replaceWith(verdictElement(reported));
 }
 
 function backLink() {

@@ -180,7 +180,7 @@ def test_the_list_of_runs_shows_that_the_case_is_closed(receiver, dead_run):
     index = RunIndex(stored_summary)
     index.refresh()
     (entry,) = index.entries()
-    assert (entry.state, entry.health) == ("unfinished", "ok")
+    assert (entry.state, entry.health) == ("unfinished", "unknown")
 
 
 def test_an_acknowledgement_of_a_dead_run_closes_the_case(receiver, dead_run):
@@ -205,7 +205,7 @@ def test_a_run_that_ended_damaged_stays_damaged(receiver, dead_run):
     closer(receiver, NOW + 2 * DAY).close_cases()
 
     summary = stored_summary(DEAD, dead_run / DATABASE_NAME)
-    assert (summary["state"], summary["health"]) == ("finished", "critical")
+    assert (summary["state"], summary["health"]) == ("finished", "ended_badly")
     (case,) = RunReader(dead_run / DATABASE_NAME).cases()
     assert case["lasted_until"] == "the run finished"
     assert case["resolution"] == "24 hours have passed"

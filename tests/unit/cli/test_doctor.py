@@ -10,8 +10,9 @@ from typer.testing import CliRunner
 from sentinel.agent.discovery import DiscoveredRun
 from sentinel.cli import doctor as doctor_file
 from sentinel.cli.main import app
-from sentinel.cli.status import _format_run, _to_dict, failed_patches, format_run_metadata
+from sentinel.cli.status import _format_run, _to_dict, format_run_metadata
 from sentinel.doctor.check_result import fail, ok, warn
+from sentinel.store.unmonitored import failed_patches
 
 
 @pytest.fixture

@@ -7,8 +7,9 @@ import os
 import pytest
 from typer.testing import CliRunner
 
-from sentinel.cli._run_ids import complete_detector, complete_run, resolve_run, similar_runs
+from sentinel.cli._run_ids import complete_detector, complete_run, resolve_run
 from sentinel.cli.main import app
+from sentinel.store.run_names import similar_runs
 
 
 @pytest.fixture(autouse=True)

@@ -147,7 +147,7 @@ def test_a_terminal_of_80_columns_says_what_is_wrong():
     console.print(run_table(read_rows(""), console))
     (line,) = [line for line in output.getvalue().splitlines() if "collapse-2" in line]
 
-    assert line.split()[:5] == ["collapse-2", "critical", "Policy", "collapse,", "as"]
+    assert line.split()[:5] == ["collapse-2", "ended_badly", "Policy", "collapse,", "as"]
     assert "reward ▅" in status("--all").stdout
 
 

@@ -4,7 +4,7 @@ from math import isnan
 
 import pytest
 
-from sentinel.report.comparison import ComparedRun, compare, health_of
+from sentinel.report.comparison import ComparedRun, compare
 from sentinel.report.markdown import case_count_text
 from sentinel.store.curve_results import curve_results
 
@@ -213,7 +213,6 @@ def test_problems_stand_side_by_side_by_their_cause():
     assert first["title"] == "The learning_rate_too_high"
     assert [[each["onset_step"] for each in cell] for cell in first["cells"]] == [[40], [60]]
     assert [len(cell) for cell in second["cells"]] == [0, 1]
-    assert [run["health"] for run in comparison["runs"]] == ["critical", "critical"]
 
 
 def test_a_metric_of_one_run_has_no_value_in_the_other():
@@ -242,7 +241,10 @@ def test_an_unknown_axis_and_too_many_runs_are_refused():
         compare([compared()] * 21)
 
 
-def test_the_health_is_that_of_the_worst_case():
-    assert health_of({"step": 1}, [{"severity": "warning"}, {"severity": "critical"}]) == "critical"
-    assert health_of({"step": 1}, [{"severity": "info"}]) == "ok"
-    assert health_of({"step": None}, []) == "unknown"
+def test_the_health_of_a_run_is_the_status_of_its_verdict():
+    lasted = case("kl_blowup", 40, "critical", resolved=60) | {"lasted_until": "the run finished"}
+    runs = [
+        compared("a", {"run": "a", "state": "finished", "step": 60}, cases=[lasted]),
+        compared("b", {"run": "b", "state": "running", "step": 60}),
+    ]
+    assert [run["health"] for run in compare(runs)["runs"]] == ["ended_badly", "healthy"]

@@ -17,7 +17,7 @@ CASE = {
 }
 
 
-def report(name="r", metadata=None, cases=(), verdict="Fine."):
+def report(name="r", metadata=None, cases=(), summary="Fine."):
     answers = {
         "api/run": {"run": name, "state": "finished", "step": 9, "metadata": metadata or {}},
         "api/cases": list(cases),
@@ -25,7 +25,7 @@ def report(name="r", metadata=None, cases=(), verdict="Fine."):
         "api/deliveries": [],
         "api/set-up": {"checks": [], "facts": [{"name": "Ranks", "value": "2"}]},
     }
-    run = {"name": name, "verdict": {"title": "Healthy", "text": verdict}, "results": []}
+    run = {"name": name, "verdict": {"title": "Healthy"}, "summary": summary, "results": []}
     return {"generated": 0.0, "runs": [{**run, "answers": answers}], "comparison": None}
 
 
@@ -60,7 +60,7 @@ def test_the_set_up_is_there_if_the_training_was_checked():
     ],
 )
 def test_texts_become_no_links_pictures_mentions_or_cells(hostile, shown):
-    assert shown in markdown_report(report(verdict=hostile))
+    assert shown in markdown_report(report(summary=hostile))
 
 
 def test_names_and_values_are_code_that_cannot_end():

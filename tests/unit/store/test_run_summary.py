@@ -24,10 +24,10 @@ from sentinel.store.run_summary import (
     SUMMARY_NAME,
     RunIndex,
     make_summary,
-    problems_of,
     read_summary,
     write_summary,
 )
+from sentinel.store.verdict import problems_of
 from sentinel.transport.paths import AGENT_LOCK, DATABASE_NAME
 from sentinel.web.run_routes import RunView
 
@@ -97,9 +97,9 @@ def test_the_summary_has_what_a_list_shows():
     ("changes", "health"),
     [
         ({"cases": []}, "warning"),
-        ({"cases": [], "incidents": [{"severity": "info"}]}, "ok"),
+        ({"cases": [], "incidents": [{"severity": "info"}]}, "healthy"),
         ({"cases": [], "incidents": [], "step": None}, "unknown"),
-        ({"cases": [], "incidents": [], "state": "died"}, "critical"),
+        ({"cases": [], "incidents": [], "state": "died"}, "ended_badly"),
     ],
 )
 def test_the_health_is_that_of_the_worst_open_incident(changes, health):
@@ -109,11 +109,11 @@ def test_the_health_is_that_of_the_worst_open_incident(changes, health):
 @pytest.mark.parametrize(
     ("resolutions", "health"),
     [
-        ([Resolution.CLEARED], "ok"),
-        ([Resolution.STAGE_FINISHED], "ok"),
-        ([Resolution.RUN_FINISHED], "critical"),
-        ([Resolution.TRAINING_FINISHED], "critical"),
-        ([Resolution.TRAINING_FINISHED, Resolution.STARTED_AGAIN], "critical"),
+        ([Resolution.CLEARED], "ended_well"),
+        ([Resolution.STAGE_FINISHED], "ended_well"),
+        ([Resolution.RUN_FINISHED], "ended_badly"),
+        ([Resolution.TRAINING_FINISHED], "ended_badly"),
+        ([Resolution.TRAINING_FINISHED, Resolution.STARTED_AGAIN], "ended_badly"),
     ],
 )
 def test_a_case_counts_after_its_end_if_it_fired_when_the_run_or_its_training_ended(
@@ -131,7 +131,7 @@ def test_a_case_counts_after_its_end_if_it_fired_when_the_run_or_its_training_en
 
     summary = read_summary(state, RunReader(tmp_path / DATABASE_NAME))
     assert summary["health"] == health
-    assert (summary["worst_case"] is None) == (health == "ok")
+    assert (summary["worst_case"] is None) == (health == "ended_well")
 
 
 def test_the_worst_case_is_the_most_severe_then_an_open_one_then_the_earliest(tmp_path):
@@ -149,20 +149,20 @@ def test_the_worst_case_is_the_most_severe_then_an_open_one_then_the_earliest(tm
             store_case(connection, result.case_notifications[0])
         connection.commit()
     reader = RunReader(tmp_path / DATABASE_NAME)
-    state = STATE | {"state": "finished", "cases": []}
+    state = STATE | {"state": "finished", "cases": [], "incidents": []}
     view = RunView("grpo-7b", reader, lambda: state, tmp_path / DATABASE_NAME)
 
-    names = [each["name"] for each in problems_of(state, reader)]
+    names = [each["name"] for each in problems_of(state, reader.cases())]
     assert [name.rpartition("/")[2].partition("#")[0] for name in names] == [
         "early",
         "late",
         "slow",
     ]
-    assert view.read_state()["worst_case"] == names[0]
+    assert view.read_state()["verdict"]["case"] == names[0]
     open_case = {"name": "open", "severity": "critical", "onset_step": 90}
-    assert problems_of(state | {"cases": [open_case]}, reader)[0] == open_case
+    assert problems_of(state | {"cases": [open_case]}, reader.cases())[0] == open_case
     # What lasted until an earlier end is no problem of a run that goes on.
-    assert problems_of(STATE | {"cases": []}, reader) == []
+    assert problems_of(STATE | {"cases": [], "incidents": []}, reader.cases()) == []
 
 
 def test_the_longest_texts_fit_into_the_file(tmp_path):

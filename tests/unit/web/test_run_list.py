@@ -15,7 +15,12 @@ NOW = 1_700_000_000.0
 
 
 def entry(run, *, is_live=False, **fields):
-    summary = {"run": run, "state": "finished", "health": "ok", "last_written": NOW - 60.0} | fields
+    summary = {
+        "run": run,
+        "state": "finished",
+        "health": "ended_well",
+        "last_written": NOW - 60.0,
+    } | fields
     made = run_entry(run, Path(run), (0, 0), json.dumps(summary).encode())
     made.is_live = is_live
     return made
@@ -23,8 +28,10 @@ def entry(run, *, is_live=False, **fields):
 
 ENTRIES = [
     entry("a-sft", step=5, project="math", tags=["long"], host="gpu-1", last_written=NOW - 300),
-    entry("b-grpo", step=50, project="code", tags=["long", "seed 1"], health="critical"),
-    entry("c-grpo", step=500, state="running", is_live=True, last_written=NOW - 1, framework="trl"),
+    entry("b-grpo", step=50, project="code", tags=["long", "seed 1"], health="ended_badly"),
+    entry(
+        "c-grpo", step=500, state="running", is_live=True, health="healthy", last_written=NOW - 1
+    ),
     entry("d-grpo", state="running", project="math", health="warning", model="Qwen3-8B"),
 ]
 
@@ -42,7 +49,7 @@ def runs_of(**query):
         ("tag:seed", "b"),
         ("state:unfinished", "d"),
         ("state:running", "c"),
-        ("project:math health:ok", "a"),
+        ("project:math health:ended_well", "a"),
         ("run:grpo qwen3", "d"),
         ("nothing", ""),
         ("unknown:key", ""),
@@ -59,7 +66,7 @@ def test_every_word_of_a_filter_has_to_match(text, expected):
         ("-run", "dcba"),
         ("-step", "cbad"),
         ("-last_written", "cbda"),
-        ("-health", "bdac"),
+        ("-health", "bdca"),
         ("host", "bcda"),
         ("state", "abcd"),
     ],

@@ -16,6 +16,7 @@ import {
   setText,
   severityClass,
   textWithCode,
+  verdictClass,
 } from "../dom.js";
 import { createRunNote } from "../note.js";
 
@@ -146,7 +147,7 @@ export function lastingCases(run, pastCases) {
     .filter((each) => each.lasted_until)
     .sort(
       (a, b) =>
-        Number(b.name === run.worst_case) - Number(a.name === run.worst_case) ||
+        Number(b.name === run.verdict?.case) - Number(a.name === run.verdict?.case) ||
         Number(b.severity === "critical") - Number(a.severity === "critical") ||
         a.onset_step - b.onset_step,
     );
@@ -159,7 +160,7 @@ export function lastingCases(run, pastCases) {
  */
 export function leadingCase(run, pastCases) {
   const [lasting] = lastingCases(run, pastCases);
-  return lasting && lasting.name === run.worst_case ? lasting : (run.cases[0] ?? lasting);
+  return lasting && lasting.name === run.verdict?.case ? lasting : (run.cases[0] ?? lasting);
 }
 
 /**
@@ -225,8 +226,7 @@ function showVerdict(node, run, pastCases) {
  * @returns {string[]}
  */
 function verdictWithoutCase(run, lasting) {
-  const { state, monitored = [] } = run;
-  const single = singleIncidents(run);
+  const { verdict, monitored = [] } = run;
   if (lasting.length) {
     const [worst, ...others] = lasting;
     const texts = [`It lasted until ${worst.lasted_until}.`];
@@ -236,25 +236,14 @@ function verdictWithoutCase(run, lasting) {
     }
     return [severityClass(worst), worst.message.subject, texts.join(" ")];
   }
-  if (["failed", "died"].includes(state)) return ["critical", `The run ${state}.`, "No case explains it."];
-  if (run.cluster?.role === "follower") return ["info", "Cases are shown by the head.", ""];
-  if (single.length)
-    return [severityClass(single[0]), single[0].summary, `${single[0].detector}, since step ${single[0].onset_step}`];
-  if (state === "finished") return ["ok", "The run finished and no case is open.", ""];
-  if (state === "unfinished")
-    return [
-      "warning",
-      "The end of the run is not known.",
-      run.log ? "" : "No agent answers; the page shows what is stored.",
-    ];
-  if (state === "starting") return ["info", "Waiting for the first step.", ""];
-  if (run.step === null) return ["info", "No step yet.", ""];
+  if (!verdict) return ["info", "No verdict was given.", ""];
+  const isUnseen = verdict.status === "unknown" && run.is_live === false && !run.log;
   const names = monitored.length
     ? `${formatCount(monitored.length, "outcome")} monitored: ${monitored.join(", ")}.`
     : "";
-  return run.coverage && !monitored.length
-    ? ["warning", "No case is open, but no outcome of this run is monitored.", ""]
-    : ["ok", "No case is open.", names];
+  const detail =
+    verdict.status === "healthy" ? names : isUnseen ? "No agent answers; the page shows what is stored." : "";
+  return [verdictClass(verdict), verdict.sentence, detail];
 }
 
 /**

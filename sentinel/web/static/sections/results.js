@@ -6,7 +6,7 @@ import {
   emptyState,
   formatCount,
   formatNumber,
-  healthClass,
+  verdictClass,
   isNumber,
   textWithCode,
 } from "../dom.js";
@@ -63,25 +63,16 @@ export function createResults(results) {
 }
 
 /**
- * The verdict in parts: what happened, when, why, and what to do.
- * @param {Verdict} verdict
+ * The verdict in parts: what happened, why, what to do, and how far the run came.
+ * @param {ReportedRun} run
  */
-export function verdictElement(verdict) {
-  const severity = healthClass(verdict.health);
-  /**
-   * @param {string} label
-   * @param {string | undefined} text
-   */
-  const line = (label, text) => text && container("p", "", element("strong", `${label} `), textWithCode("span", text));
+export function verdictElement({ verdict, verdict_parts: parts, progress }) {
+  const severity = verdictClass(verdict);
   return container(
     "section",
     `report-verdict ${severity}`,
-    container("h2", "", element("span", verdict.title, `pill ${severity}`), " ", element("span", verdict.what)),
-    verdict.when && element("p", verdict.when),
-    line("Evidence:", verdict.why),
-    line("What to do:", verdict.remedy),
-    verdict.others && element("p", verdict.others),
-    verdict.run && element("p", verdict.run),
-    verdict.coverage && element("p", verdict.coverage, "soft"),
+    container("h2", "", element("span", verdict.title, `pill ${severity}`), " ", element("span", verdict.sentence)),
+    ...parts.map(([label, text]) => container("p", "", element("strong", `${label}: `), textWithCode("span", text))),
+    progress && element("p", progress),
   );
 }

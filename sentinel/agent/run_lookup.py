@@ -1,0 +1,58 @@
+"""The state and the verdict of a run by its id: from its agent, else from its database."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from sentinel.agent.discovery import REQUEST_TIMEOUT_SECONDS, DiscoveredRun, query_agent
+from sentinel.agent.registration import REGISTRATION_NAME
+from sentinel.model.json_safe import JsonObject, json_safe
+from sentinel.store.run_names import similar_runs_text
+from sentinel.transport.paths import DATABASE_NAME, current_run_dir, home_dir
+
+
+class UnknownRunError(LookupError):
+    """There is no run of that id; the message names those that are similar."""
+
+
+def find_database(run: str) -> Path:
+    """The database of the run of that id. Raises UnknownRunError, RunIdError."""
+    path = current_run_dir(run) / DATABASE_NAME
+    if not path.is_file():
+        similar = similar_runs_text(run) or "`sentinel status --all` lists the runs."
+        raise UnknownRunError(f"no run {run!r} under {home_dir()}. {similar}")
+    return path
+
+
+def find_run(run: str, timeout: float = REQUEST_TIMEOUT_SECONDS) -> DiscoveredRun:
+    """The run of that id in the state of `/api/run`, with its `verdict`, see `health`.
+
+    The state is the answer of its agent, or what the database holds if none answers within
+    `timeout` seconds; then `problem` states why. Raises UnknownRunError, RunIdError,
+    NewerSchemaError, and sqlite3.Error if the database cannot be read.
+    """
+    return query_run(run, find_database(run), timeout)
+
+
+def query_run(run: str, path: Path, timeout: float = REQUEST_TIMEOUT_SECONDS) -> DiscoveredRun:
+    """`find_run` of the run whose database is at `path`, which may be a copy."""
+    registration = path.with_name(REGISTRATION_NAME)
+    found = query_agent(registration, timeout) if registration.exists() else DiscoveredRun(run, "")
+    if "verdict" in found.state:
+        return found
+    # Only a run without an agent, or with one of an earlier version, needs the database.
+    from sentinel.metrics.stored_state import stored_state  # noqa: PLC0415
+    from sentinel.store.run_reader import RunReader  # noqa: PLC0415
+    from sentinel.store.verdict import health  # noqa: PLC0415
+
+    url = found.url if found.state else ""
+    state = dict(found.state or json_safe(stored_state(path, run)))
+    state["verdict"] = health(state, RunReader(path).cases(), time.time())
+    return DiscoveredRun(run, url, state, found.problem, found.remedy)
+
+
+def read_verdict(run: str, timeout: float = REQUEST_TIMEOUT_SECONDS) -> JsonObject:
+    """The verdict on the run of that id; raises what `find_run` raises."""
+    verdict: JsonObject = find_run(run, timeout).state["verdict"]
+    return verdict

@@ -1,0 +1,45 @@
+"""Which run was meant by an id that is not known."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+from sentinel.transport.paths import current_run_dir, list_runs
+
+MAX_SUGGESTIONS = 3
+
+_CUTOFF = 0.7
+
+
+def similar_runs_text(run: str, *, may_be_new: bool = False) -> str:
+    """The question which run was meant, for an id that is not known; empty if none is similar."""
+    names = " or ".join(repr(each) for each in similar_runs(run, may_be_new=may_be_new))
+    return f"Did you mean {names}?" if names else ""
+
+
+def similar_runs(run: str, *, may_be_new: bool = False) -> list[str]:
+    """Ids that begin with this one, the newest first, else those that are spelled alike.
+
+    What `may_be_new` is compared by its spelling only: others may begin with it by chance.
+    """
+    runs = list_runs()
+    beginning = [each for each in runs if each.startswith(run)] if run else []
+    if beginning and not may_be_new:
+        return newest_first(beginning)[:MAX_SUGGESTIONS]
+    # The end of an id is random, so a name is compared with the part before it, too.
+    pairs = () if may_be_new else ((each.rpartition("-")[0], each) for each in runs)
+    names = {name: each for name, each in pairs if name}
+    close = get_close_matches(run, [*runs, *names], n=MAX_SUGGESTIONS, cutoff=_CUTOFF)
+    return list(dict.fromkeys(names.get(each, each) for each in close))
+
+
+def newest_first(runs: list[str]) -> list[str]:
+    """The runs in the order in which their directories changed, the last change first."""
+
+    def written(run: str) -> float:
+        try:
+            return current_run_dir(run).stat().st_mtime
+        except OSError:
+            return 0.0
+
+    return sorted(runs, key=written, reverse=True)
