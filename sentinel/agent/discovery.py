@@ -6,11 +6,14 @@ import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from sentinel.config.url_policy import is_loopback
 from sentinel.transport.paths import is_agent_running, list_current_run_dirs
+
+if TYPE_CHECKING:
+    import requests
 
 REQUEST_TIMEOUT_SECONDS = 5.0
 """Timeout of a query."""
@@ -37,17 +40,59 @@ def registration_files() -> list[Path]:
     return [path for path in files if path.exists()]
 
 
-def query_agent(registration_file: Path, timeout: float = REQUEST_TIMEOUT_SECONDS) -> DiscoveredRun:
-    """Query the agent of `registration_file`, within `timeout` seconds; never raises.
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """Where the agent of a run answers, and the token for processes of this user.
 
-    The registration holds a token for processes of this user.
+    `node` is the node of the agent, and `certificate_file` that of its certificate; both may be
+    empty.
     """
+
+    run: str
+    url: str
+    token: str = ""
+    certificate_file: str = ""
+    node: str = ""
+
+    @property
+    def remote_node(self) -> str:
+        """Node of an agent that only that node can reach; empty if it is reachable from here.
+
+        Nodes may share a home directory, so the registration may be of another node.
+        """
+        is_local = not is_loopback(urlsplit(self.url).hostname or "")
+        return "" if is_local or self.node in {"", os.uname().nodename} else self.node
+
+    def get(self, path: str, timeout: float) -> requests.Response:
+        """The response to that path, within `timeout` seconds.
+
+        Raises requests.RequestException, OSError or ValueError.
+        """
+        # Not needed where no agent is registered, which is why it is loaded here.
+        from sentinel.agent.pinned_request import get  # noqa: PLC0415
+
+        return get(f"{self.url}{path}", self.token, self.certificate_file, timeout)
+
+
+def read_registration(registration_file: Path) -> Registration | None:
+    """The registration in that file; None if there is none, or it cannot be read."""
     try:
-        registration = json.loads(registration_file.read_text())
-        run, url = str(registration["run"]), str(registration["url"])
-        token = str(registration.get("token", ""))
-        certificate_file = str(registration.get("certificate_file", ""))
-    except (OSError, ValueError, KeyError, TypeError):
+        found = json.loads(registration_file.read_text())
+        return Registration(
+            str(found["run"]),
+            str(found["url"]),
+            str(found.get("token", "")),
+            str(found.get("certificate_file", "")),
+            str(found.get("node", "")),
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def query_agent(registration_file: Path, timeout: float = REQUEST_TIMEOUT_SECONDS) -> DiscoveredRun:
+    """Query the agent of `registration_file`, within `timeout` seconds; never raises."""
+    found = read_registration(registration_file)
+    if found is None:
         return DiscoveredRun(
             _run_of(registration_file),
             "",
@@ -55,16 +100,16 @@ def query_agent(registration_file: Path, timeout: float = REQUEST_TIMEOUT_SECOND
             f"{registration_file.name} cannot be read",
             f"remove {registration_file}",
         )
-    if node := _remote_node(registration, url):
+    run, url = found.run, found.url
+    if node := found.remote_node:
         remedy = f"run `ssh {node} sentinel status`"
         return DiscoveredRun(run, url, {}, f"the agent is on node {node}", remedy)
-    # Not needed where no agent is registered, which is why it is loaded here.
-    from sentinel.agent.pinned_request import REFUSALS, get  # noqa: PLC0415
-
     try:
-        response = get(f"{url}/api/run", token, certificate_file, timeout)
+        response = found.get("/api/run", timeout)
         state = response.json() if response.ok else {}
     except (OSError, ValueError) as error:
+        from sentinel.agent.pinned_request import REFUSALS  # noqa: PLC0415
+
         is_refused = isinstance(error, REFUSALS)
         return _unanswered(run, url, registration_file, is_refused=is_refused)
     # Another agent may use the port of one that was killed.
@@ -80,16 +125,6 @@ def _run_of(registration_file: Path) -> str:
         (run for run, directory in directories if directory == registration_file.parent),
         registration_file.parent.name,
     )
-
-
-def _remote_node(registration: dict[str, Any], url: str) -> str:
-    """Node of an agent that only that node can reach; empty if it is reachable from here.
-
-    Nodes may share a home directory, so the registration may be of another node.
-    """
-    node = str(registration.get("node", ""))
-    is_remote = node not in {"", os.uname().nodename} and is_loopback(urlsplit(url).hostname or "")
-    return node if is_remote else ""
 
 
 def _unanswered(run: str, url: str, registration_file: Path, *, is_refused: bool) -> DiscoveredRun:

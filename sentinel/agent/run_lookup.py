@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from sentinel.agent.discovery import REQUEST_TIMEOUT_SECONDS, DiscoveredRun, query_agent
@@ -41,15 +43,36 @@ def query_run(run: str, path: Path, timeout: float = REQUEST_TIMEOUT_SECONDS) ->
     found = query_agent(registration, timeout) if registration.exists() else DiscoveredRun(run, "")
     if "verdict" in found.state:
         return found
-    # Only a run without an agent, or with one of an earlier version, needs the database.
+    if not found.state:
+        return DiscoveredRun(run, "", stored_run(run, path), found.problem, found.remedy)
+    # An agent of an earlier version.
+    return replace(found, state=found.state | {"verdict": _judge(path, found.state)})
+
+
+def stored_run(run: str, path: Path) -> JsonObject:
+    """The state of the run that its database at `path` holds, with its verdict, as JSON.
+
+    Raises NewerSchemaError and sqlite3.Error.
+    """
+    # Only a run without an agent needs all that restores a state.
     from sentinel.metrics.stored_state import stored_state  # noqa: PLC0415
+
+    try:
+        state: JsonObject = json_safe(stored_state(path, run))
+    except FileNotFoundError:
+        # An agent that starts has made the file, and stored nothing yet.
+        state = {"run": run, "state": "starting", "is_live": False}
+    return state | {"verdict": _judge(path, state)}
+
+
+def _judge(path: Path, state: JsonObject) -> JsonObject:
     from sentinel.store.run_reader import RunReader  # noqa: PLC0415
     from sentinel.store.verdict import health  # noqa: PLC0415
 
-    url = found.url if found.state else ""
-    state = dict(found.state or json_safe(stored_state(path, run)))
-    state["verdict"] = health(state, RunReader(path).cases(), time.time())
-    return DiscoveredRun(run, url, state, found.problem, found.remedy)
+    cases: list[JsonObject] = []
+    with suppress(FileNotFoundError):
+        cases = RunReader(path).cases()
+    return health(state, cases, time.time())
 
 
 def read_verdict(run: str, timeout: float = REQUEST_TIMEOUT_SECONDS) -> JsonObject:

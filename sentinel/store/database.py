@@ -232,6 +232,16 @@ def connect_read_only(path: Path) -> sqlite3.Connection:
     return connection
 
 
+def change_mark(path: Path) -> object:
+    """Size and time of the files that change with the database; of one that is gone, nothing."""
+    marks: list[tuple[int, int]] = []
+    for each in (path, _log_path(path)):
+        with suppress(OSError):
+            status = each.stat()
+            marks.append((status.st_mtime_ns, status.st_size))
+    return tuple(marks)
+
+
 def _log_path(path: Path) -> Path:
     """The write-ahead log of the database, which exists while a process has it open."""
     return path.with_name(f"{path.name}-wal")

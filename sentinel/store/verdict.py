@@ -185,7 +185,7 @@ def _sentence(state: Mapping[str, Any], status: str, lead: JsonObject | None) ->
     if status in ENDED:
         return _end_sentence(state, status, lead)
     if lead is not None:
-        return f"{lead['severity'].capitalize()} since {_onset(lead)}: {_subject(lead)}."
+        return f"{_subject(lead)}; {lead['severity']} since {_onset(lead)}."
     if state.get("cluster", {}).get("role") == "follower":
         return "The agent of another node judges this run."
     if state.get("step") is None:
@@ -198,13 +198,12 @@ def _sentence(state: Mapping[str, Any], status: str, lead: JsonObject | None) ->
 
 def _end_sentence(state: Mapping[str, Any], status: str, lead: JsonObject | None) -> str:
     name = str(state.get("state", ""))
+    end = f"the run {name}{_at_step(state)}"
     if lead is None:
-        rest = "; no problem was open" if status == ENDED_WELL else "; no case explains it"
-    elif name in FAILED_STATES:
-        rest = f": {_subject(lead)}"
-    else:
-        rest = f" with a {lead['severity']} problem since {_onset(lead)}: {_subject(lead)}"
-    return f"The run {name}{_at_step(state)}{rest}."
+        rest = "no problem was open" if status == ENDED_WELL else "no case explains it"
+        return f"{capitalized(end)}; {rest}."
+    since = "" if name in FAILED_STATES else f"{lead['severity']} since {_onset(lead)}, and "
+    return f"{_subject(lead)}; {since}{end}."
 
 
 def _since(

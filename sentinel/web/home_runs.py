@@ -15,12 +15,13 @@ from typing import Any
 
 from sentinel.metrics.cluster_families import head_address
 from sentinel.metrics.stored_state import stored_state, stored_summary
+from sentinel.store.database import change_mark
 from sentinel.store.run_reader import RunReader
 from sentinel.store.run_summary import RunIndex
 from sentinel.transport.paths import DATABASE_NAME, RunIdError, current_run_dir, validate_run_id
 from sentinel.web.listed_settings import ListedSettings, describe_settings
 from sentinel.web.run_list import ListAge, RunQuery, filter_runs, query_runs
-from sentinel.web.run_routes import RunView, change_mark
+from sentinel.web.run_routes import RunView
 from sentinel.web.suppression_api import SuppressionApi
 
 log = logging.getLogger(__name__)

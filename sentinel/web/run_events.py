@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Protocol
@@ -89,25 +90,41 @@ class Viewer:
 
 
 class OpenStreams:
-    """The streams of a server that are open, at most `MAX_VIEWERS`."""
+    """The streams of a server that are open and the requests that wait, at most `MAX_VIEWERS`."""
 
     def __init__(self) -> None:
         self._viewers: set[Viewer] = set()
+        self._waiting = 0
+        self.is_closed = False
 
     def add(self, viewer: Viewer) -> None:
         """Add the stream of a viewer. Raises TooManyViewersError if there may be no further one."""
-        if len(self._viewers) >= MAX_VIEWERS:
-            raise TooManyViewersError
+        self._check()
         self._viewers.add(viewer)
 
     def remove(self, viewer: Viewer) -> None:
         """Remove the stream of a viewer."""
         self._viewers.discard(viewer)
 
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """The place of a request that waits. Raises TooManyViewersError."""
+        self._check()
+        self._waiting += 1
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+
     def close(self) -> None:
         """End all streams, so that browsers connect again."""
+        self.is_closed = True
         for viewer in [*self._viewers]:
             viewer.send(None)
+
+    def _check(self) -> None:
+        if len(self._viewers) + self._waiting >= MAX_VIEWERS:
+            raise TooManyViewersError
 
 
 @dataclass(eq=False)

@@ -25,6 +25,7 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
+from sentinel.model.evidence_text import capitalized
 from sentinel.model.json_safe import JsonObject
 from sentinel.model.run_states import ACTIVE_STATES, STATES_WITHOUT_OUTCOME
 from sentinel.notify.report_process import ReportError, build_report, report_file_name
@@ -35,10 +36,11 @@ from sentinel.store.artifact import (
     load_artifact,
     shown_data,
 )
-from sentinel.store.database import NewerSchemaError
+from sentinel.store.database import NewerSchemaError, change_mark
 from sentinel.store.notes import NOTE_NAME
 from sentinel.store.run_reader import RunReader
 from sentinel.store.verdict import health
+from sentinel.store.wait_conditions import check_conditions, find_end
 from sentinel.web.auth import peer_of
 from sentinel.web.note_api import NoteApi
 from sentinel.web.responses import (
@@ -67,6 +69,8 @@ _MAX_NUMBER_DIGITS = 18
 """Maximum length of a number in a query: it fits into a 64-bit integer."""
 _VALUE_LISTS = ("mean", "min", "max", "rank_min", "rank_max")
 _MAX_SEARCH_CHARS = 200
+MAX_WAIT_SECONDS, WAIT_LOOK_SECONDS = 60.0, 1.0
+"""Longest time until a request that waits is answered, and how often it looks at the run."""
 CASES_SECONDS = 5.0
 """Interval at which the cases are read again of a run whose open cases are the same."""
 LAYERS_CHECK_SECONDS = 5.0
@@ -169,15 +173,6 @@ class RunView:
         return change_mark(self.database)
 
 
-def change_mark(database: Path) -> object:
-    """Size and time of the files that change with a database."""
-    return tuple(
-        (status.st_mtime_ns, status.st_size)
-        for suffix in ("", "-wal")
-        if (status := _status(database.with_name(database.name + suffix)))
-    )
-
-
 class _ViewEvents:
     """The view of a run as the source of its events."""
 
@@ -249,6 +244,7 @@ class RunRoutes:
             Route(f"{prefix}/api/media/{{id:int}}", self._answer_media),
             Route(f"{prefix}/api/insight/{{id}}", self._reading(_artifact)),
             Route(f"{prefix}/api/events", self._answer_events),
+            Route(f"{prefix}/api/wait", self._answer_wait),
             Route(f"{prefix}/api/write-token", self._answer_token),
             *(
                 Route(f"{prefix}/api/{name}", self._changing(find_change), methods=["POST"])
@@ -377,6 +373,27 @@ class RunRoutes:
             text = "Too many pages show live values: this one has to poll."
             return json_response(request, {"error": text}, 503)
         return _EventResponse(view.events, viewer)
+
+    async def _answer_wait(self, request: Request) -> Response:
+        """The verdict, once a condition `until` of the query holds, or after `seconds` at most."""
+        conditions = request.query_params.getlist("until")
+        try:
+            check_conditions(conditions)
+            until = monotonic() + min(optional_float(request, "seconds") or 0.0, MAX_WAIT_SECONDS)
+            view = await self._find_view(request)
+            with self.streams.place():
+                while True:
+                    verdict = (await self._read(view, view.read_state))["verdict"]
+                    is_due = monotonic() >= until or self.streams.is_closed
+                    if is_due or find_end(conditions, verdict):
+                        return json_response(request, {"verdict": verdict})
+                    await asyncio.sleep(min(WAIT_LOOK_SECONDS, max(until - monotonic(), 0.0)))
+        except ValueError as error:
+            return json_response(request, {"error": capitalized(str(error))}, 400)
+        except RequestError as error:
+            return json_response(request, {"error": str(error)}, error.status)
+        except TooManyViewersError:
+            return json_response(request, {"error": "Too many requests wait: try again."}, 503)
 
 
 class _EventResponse(StreamingResponse):
@@ -509,10 +526,3 @@ def optional_float(request: Request, name: str) -> float | None:
     if number is not None and not isfinite(number):
         raise RequestError(400, f"{name} must be a number, such as {name}=20.")
     return number
-
-
-def _status(path: Path) -> Any:
-    try:
-        return path.stat()
-    except OSError:
-        return None

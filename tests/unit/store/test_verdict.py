@@ -98,7 +98,7 @@ def test_every_verdict_has_the_same_keys_and_is_json():
 def test_a_problem_has_its_onset_cause_evidence_remedy_and_checkpoint():
     verdict = judge(case())
 
-    assert verdict["sentence"] == "Critical since step 812: Learning rate too high."
+    assert verdict["sentence"] == "Learning rate too high; critical since step 812."
     assert (verdict["since_step"], verdict["since_time"]) == (812, NOW - 600.0)
     assert verdict["cause"] == {
         "name": "learning_rate_too_high",
@@ -145,8 +145,7 @@ def test_a_problem_that_lasted_to_the_end_is_one_of_the_end():
 
     assert verdict["status"] == "ended_badly"
     assert verdict["sentence"] == (
-        "The run finished at step 1,200 with a critical problem since step 812: "
-        "Learning rate too high."
+        "Learning rate too high; critical since step 812, and the run finished at step 1,200."
     )
     assert (verdict["since_step"], verdict["since_time"]) == (1200, NOW - 30.0)
     assert verdict["past_count"] == 0
@@ -156,7 +155,7 @@ def test_an_open_incident_of_no_case_counts():
     incident = {"name": "r/x#1", "severity": "warning", "summary": "x is high", "onset_step": 7}
     verdict = judge(incidents=[incident])
 
-    assert verdict["sentence"] == "Warning since step 7: X is high."
+    assert verdict["sentence"] == "X is high; warning since step 7."
     assert judge(case(incidents=["r/x#1"]), incidents=[incident])["other_count"] == 0
 
 
@@ -189,5 +188,5 @@ def test_what_is_not_monitored_is_named_with_its_reason():
 def test_text_of_the_run_is_on_one_line_visible_and_short():
     verdict = judge(case(subject="a\u2028b\u202e\n</script>" + "x" * 100_000), run="r")
 
-    assert verdict["sentence"].startswith("Critical since step 812: A b </script>x")
+    assert verdict["sentence"].startswith("A b </script>xxx")
     assert len(json.dumps(verdict)) < 3000

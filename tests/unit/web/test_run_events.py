@@ -68,7 +68,7 @@ def run(tmp_path):
 def test_a_viewer_gets_the_state_and_each_row_once(run):
     run.add_steps(1, 5)
     with event_stream(run.url) as events:
-        assert next_event(events, "run").data == run.state
+        assert next_event(events, "run").data.items() >= run.state.items()
         run.add_steps(6, 8, loss=nan)
         steps, values = [], []
         while len(steps) < 3:

@@ -287,3 +287,21 @@ def test_results_of_insight_are_listed_and_read(tmp_path):
 
 def test_a_run_without_results_has_the_same_state_as_ever(tmp_path):
     assert view_of(tmp_path).read_state().keys() == {"run", "verdict"}
+
+
+def test_a_request_that_waits_is_answered_once_its_condition_holds(serve):
+    looks = iter([{"run": RUN, "state": "running", "step": step} for step in (1, 9)])
+    url = serve(state=lambda: next(looks))
+    answer = get(f"{url}/api/wait?until=unhealthy&until=step%3D9&seconds=30").json()
+
+    assert answer["verdict"]["step"] == 9
+
+
+def test_a_request_that_waits_in_vain_is_answered_in_time(serve):
+    url = serve(state=lambda: {"run": RUN, "state": "running", "step": 1})
+    verdict = get(f"{url}/api/wait?until=finished&seconds=0.1").json()["verdict"]
+
+    assert (verdict["status"], verdict["step"]) == ("healthy", 1)
+    refused = get(f"{url}/api/wait?until=finshed")
+    assert refused.status_code == 400
+    assert "Did you mean 'finished'?" in refused.json()["error"]
