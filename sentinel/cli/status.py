@@ -342,6 +342,10 @@ def _case_lines(case: dict[str, Any], incidents: list[dict[str, Any]]) -> Iterat
         yield f"  Last good checkpoint: {message['checkpoint']}"
     yield from (f"  Also: {text}" for text in message["also"])
     yield from (f"  {note}" for note in message["notes"])
+    if case.get("feedback"):
+        from sentinel.store.feedback import feedback_text
+
+        yield f"  {feedback_text(case['feedback'])}"
     if case["ranks"]:
         from sentinel.model.number_ranges import ranges_text
 
@@ -350,6 +354,7 @@ def _case_lines(case: dict[str, Any], incidents: list[dict[str, Any]]) -> Iterat
     detectors = (f"{each['detector']}{format_incident_notes(each)}" for each in members)
     count = len(case["incidents"]) - len(members)
     over = f"; {count} more of this case {'is' if count == 1 else 'are'} over" if count else ""
+    yield f"  Case: {case['name']}"
     yield f"  Detectors: {', '.join(detectors)}{over}"
 
 

@@ -1,12 +1,12 @@
-"""Buttons in the messages of a Slack bot: acknowledge a case, or silence its detectors for an hour.
+"""Buttons in the messages of a Slack bot: acknowledge a case, silence its detectors, mark it.
 
 Slack sends the press of a button over a WebSocket that the agent opens (Socket Mode), so that the
 agent needs no public address. With several connections of one app, Slack chooses one of them: a
 press concerns any run whose database is on this machine.
 
 A press counts only if its message is one that the run's outbox has a receipt of, in that channel,
-and only for the case of that message. It is stored with its author as `sentinel ack` and
-`sentinel silence` do, and then shown in the message.
+and only for the case of that message. It is stored with its author as `sentinel ack`,
+`sentinel silence` and `sentinel feedback` do, and then shown in the message.
 Source: docs.slack.dev, "Using Socket Mode" and "Interactivity", read in November 2026.
 """
 
@@ -24,14 +24,23 @@ from sentinel.model.clean_text import clean
 from sentinel.model.delivery import Sink
 from sentinel.notify.transports.send import send
 from sentinel.sinks._case_id import incident_id
-from sentinel.sinks.slack_bot import ACKNOWLEDGE_ACTION, SILENCE_ACTION, SlackBot
+from sentinel.sinks.slack_bot import (
+    ACKNOWLEDGE_ACTION,
+    FALSE_ACTION,
+    SILENCE_ACTION,
+    USEFUL_ACTION,
+    SlackBot,
+)
 from sentinel.store import cases, database, silences
+from sentinel.store.feedback import Feedback, feedback_text, store_feedback
 from sentinel.transport.paths import DATABASE_NAME, RunIdError, current_run_dir
 
 log = logging.getLogger(__name__)
 
 SILENCE_SECONDS = 3600.0
 COMMENT = "button in Slack"
+MARKS = {USEFUL_ACTION: "useful", FALSE_ACTION: "false"}
+"""What the buttons about the notification itself stand for."""
 
 _POLL_SECONDS = 0.5
 _MIN_RECONNECT_SECONDS, _MAX_RECONNECT_SECONDS = 5.0, 300.0
@@ -134,7 +143,7 @@ class SlackButtons:
         another form.
         """
         action = payload["actions"][0]
-        if action["action_id"] not in {ACKNOWLEDGE_ACTION, SILENCE_ACTION}:
+        if action["action_id"] not in {ACKNOWLEDGE_ACTION, SILENCE_ACTION, *MARKS}:
             return
         run, _, case = str(action["value"]).partition("/")
         text = self._store_press(payload, run, case)
@@ -155,11 +164,14 @@ class SlackButtons:
             name = _incident_of_message(connection, payload, case)
             if name is None:
                 return "Not done: this is not the newest message of the case."
+            author, pressed = _author(payload), payload["actions"][0]["action_id"]
+            if pressed in MARKS:
+                given = Feedback(MARKS[pressed], self._clock(), author)
+                return feedback_text(store_feedback(connection, name, given).to_dict())
             detectors = _detectors_of_case(connection, name)
             if not detectors:
                 return "Not done: this message is about no finding of a detector."
-            author = _author(payload)
-            if payload["actions"][0]["action_id"] == ACKNOWLEDGE_ACTION:
+            if pressed == ACKNOWLEDGE_ACTION:
                 return self._acknowledge(connection, list(detectors), author)
             return self._silence(connection, sorted(set(detectors.values())), author)
 
@@ -208,7 +220,7 @@ def _author(payload: Mapping[str, Any]) -> str:
 
 
 def _with_note(payload: Mapping[str, Any], text: str) -> dict[str, Any]:
-    """The pressed message without the button, and with a note."""
+    """The pressed message without the button, and with a note; the last mark of a case counts."""
     message, pressed = payload["message"], payload["actions"][0]["action_id"]
     blocks: list[dict[str, Any]] = []
     for block in message["blocks"]:

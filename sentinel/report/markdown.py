@@ -11,6 +11,7 @@ from typing import Any
 
 from sentinel.model.clean_text import clean
 from sentinel.model.quantity_text import format_duration, format_number, format_time
+from sentinel.store.feedback import feedback_text
 from sentinel.store.result_text import layers_text, result_text
 from sentinel.transport.slurm_job import SLURM_KEY_PREFIX
 
@@ -218,6 +219,9 @@ def _case_lines(case: JsonObject) -> Iterator[str]:
     if remedy := case.get("remedy"):
         yield ""
         yield f"What to do: {_text(remedy, 1500)}"
+    if feedback := case.get("feedback"):
+        yield ""
+        yield _text(feedback_text(feedback))
 
 
 def _set_up_lines(set_up: JsonObject) -> Iterator[str]:

@@ -45,6 +45,7 @@ from sentinel.transport.paths import RunIdError, validate_run_id
 
 ACKNOWLEDGE_ACTION = "sentinel_acknowledge"
 SILENCE_ACTION = "sentinel_silence"
+USEFUL_ACTION, FALSE_ACTION = "sentinel_useful", "sentinel_false"
 """Identifiers of the buttons; their value is the run and the identifier of the case."""
 
 _UNKNOWN_MESSAGE_ERRORS = frozenset(
@@ -210,15 +211,20 @@ class SlackBot:
         )
 
     def _buttons(self, notification: Notification) -> list[dict[str, Any]]:
-        is_over = notification.reason is NotificationReason.RESOLVED
-        if self.app_token is None or is_over:
+        if self.app_token is None:
             return []
         try:
             value = f"{validate_run_id(notification.incident.key.run)}/{case_id(notification)}"
         except RunIdError:
             return []
-        elements = [_button(SILENCE_ACTION, "Silence for 1 h", value)]
-        if not notification.is_acknowledged:
+        elements = [
+            _button(USEFUL_ACTION, "Useful", value),
+            _button(FALSE_ACTION, "False alarm", value),
+        ]
+        is_over = notification.reason is NotificationReason.RESOLVED
+        if not is_over:
+            elements.insert(0, _button(SILENCE_ACTION, "Silence for 1 h", value))
+        if not is_over and not notification.is_acknowledged:
             elements.insert(0, _button(ACKNOWLEDGE_ACTION, "Acknowledge", value))
         return [{"type": "actions", "elements": elements}]
 

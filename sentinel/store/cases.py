@@ -18,6 +18,7 @@ from sentinel.model.message import MAX_FACTS, Message, build_message
 from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import WHOLE_RUN
 from sentinel.store import notification_codec
+from sentinel.store.feedback import load_feedback
 from sentinel.store.storage_monitor import DamagedContentError
 
 _CASES_SQL = """
@@ -54,12 +55,12 @@ def all_cases(
     now: float | None,
     report: Callable[[Exception], object],
 ) -> list[JsonObject]:
-    """Every case as `case_with_message` gives it, the newest first.
+    """Every case as `case_with_message` gives it, with its `feedback` or None, the newest first.
 
     The text is shorter if the notification is not stored, by an earlier version, or cannot be read,
     which `report` gets.
     """
-    found = []
+    found, feedback = [], load_feedback(connection)
     for state, body, text, detector, resolved_time in connection.execute(_CASES_SQL):
         stored = json.loads(body) | {"state": state, "resolved_time": resolved_time}
         case = None
@@ -68,7 +69,9 @@ def all_cases(
                 case = case_with_message(notification_codec.decode(text), now)
             except notification_codec.UnreadableNotificationError as error:
                 report(DamagedContentError(str(error)))
-        found.append(case or _with_short_message(stored, detector or ""))
+        case = case or _with_short_message(stored, detector or "")
+        given = feedback.get(case["name"])
+        found.append(case | {"feedback": None if given is None else given.to_dict()})
     return found
 
 

@@ -90,6 +90,9 @@ create table if not exists silence(
 create table if not exists ack(
     incident text primary key, severity text not null, time real not null,
     author text not null, comment text not null);
+create table if not exists feedback(
+    case_name text primary key, mark text not null, time real not null,
+    author text not null, comment text not null);
 create table if not exists command(
     incident text primary key, number integer, attempt integer, ready_from_index integer,
     due_step_index integer, step integer, actions text, cause text, refusal text);
@@ -109,6 +112,7 @@ MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
     migrations.migrate_to_run_pages,
     migrations.migrate_to_one_onset,
     migrations.migrate_to_sink_addresses,
+    migrations.migrate_to_feedback,
 )
 """Migration n, counted from 1, takes a database from schema version 8 + n to 9 + n."""
 

@@ -196,6 +196,14 @@ def migrate_to_sink_addresses(connection: sqlite3.Connection) -> None:
     connection.execute("create table sink_address(sink text primary key, address text not null)")
 
 
+def migrate_to_feedback(connection: sqlite3.Connection) -> None:
+    """Schema 15 to 16: what people think of the notification of a case."""
+    connection.execute(
+        "create table feedback(case_name text primary key, mark text not null,"
+        " time real not null, author text not null, comment text not null)"
+    )
+
+
 def execute_script(connection: sqlite3.Connection, script: str) -> None:
     """Execute the statements of a script, none of which contains a semicolon.
 

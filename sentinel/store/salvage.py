@@ -46,6 +46,7 @@ _LABELS = {
     "pending_notification": "held notifications",
     "ack": "acknowledgements",
     "silence": "silences",
+    "feedback": "feedback on notifications",
     "incident": "incidents",
     "case_history": "cases",
     "metadata": "settings of the run",

@@ -42,6 +42,7 @@ from sentinel.store.run_reader import RunReader
 from sentinel.store.verdict import health
 from sentinel.store.wait_conditions import check_conditions, find_end
 from sentinel.web.auth import peer_of
+from sentinel.web.feedback_api import FeedbackApi
 from sentinel.web.note_api import NoteApi
 from sentinel.web.responses import (
     REVALIDATED,
@@ -131,7 +132,9 @@ class RunView:
         `Note`, if there is one.
         """
         state = self.state()
-        state = state | {"verdict": health(state, self._read_cases(state), self.reader.clock())}
+        cases = self._read_cases(state)
+        state = _with_feedback(state, cases)
+        state = state | {"verdict": health(state, cases, self.reader.clock())}
         if note := self.notes.read():
             state = state | {"note": note}
         # A run that was killed, or whose agent was, may go on.
@@ -142,6 +145,12 @@ class RunView:
         if self._has_layers():
             state = state | {"layers": True}
         return state | {"is_listed": True} if self.is_listed else state
+
+    def store_feedback(self, body: bytes, user: str, peer: str) -> JsonObject:
+        """Store what a person thinks of a case, see `FeedbackApi`. Raises RequestError."""
+        stored = FeedbackApi(self.run, self.database, self.report).store(body, user, peer)
+        self._cases_mark = None
+        return stored
 
     def _read_cases(self, state: JsonObject) -> list[JsonObject]:
         """Every case; of a run whose rows change at each step, at most `CASES_SECONDS` old."""
@@ -237,6 +246,8 @@ class RunRoutes:
             "acknowledge": lambda view: view.suppression.acknowledge if view.suppression else None,
             "silence": lambda view: view.suppression.silence if view.suppression else None,
             "note": lambda view: view.notes.write,
+            # A log is imported again after each change.
+            "feedback": lambda view: view.store_feedback if view.note_path is None else None,
         }
         return [
             Route(f"{prefix}/api/run", self._answer_state),
@@ -409,6 +420,15 @@ class _EventResponse(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             self._events.close(self._viewer)
+
+
+def _with_feedback(state: JsonObject, cases: list[JsonObject]) -> JsonObject:
+    """The state whose open cases have what people think of them, as all cases have."""
+    given = {each["name"]: each["feedback"] for each in cases if each.get("feedback")}
+    if not given:
+        return state
+    shown = [each | {"feedback": given.get(each["name"])} for each in state.get("cases", [])]
+    return state | {"cases": shown}
 
 
 def _redirect_to_folder(request: Request) -> Response:

@@ -16,9 +16,16 @@ from sentinel.model.notification import NotificationReason
 from sentinel.notify import outbox
 from sentinel.notify.sink_worker import DeliveryTiming, SinkWorker
 from sentinel.notify.slack_buttons import SILENCE_SECONDS, SlackButtons
-from sentinel.sinks.slack_bot import ACKNOWLEDGE_ACTION, SILENCE_ACTION, SlackBot
+from sentinel.sinks.slack_bot import (
+    ACKNOWLEDGE_ACTION,
+    FALSE_ACTION,
+    SILENCE_ACTION,
+    USEFUL_ACTION,
+    SlackBot,
+)
 from sentinel.store import cases, silences
 from sentinel.store.database import connect
+from sentinel.store.feedback import Feedback, load_feedback
 from sentinel.transport.paths import run_dir
 
 pytest.importorskip("slack_sdk")
@@ -88,6 +95,12 @@ def note(slack):
     return first["blocks"][-1]["elements"][0]["text"]
 
 
+def shown_actions(message):
+    """The buttons that a message has."""
+    blocks = [block for block in message["blocks"] if block["type"] == "actions"]
+    return [each["action_id"] for block in blocks for each in block["elements"]]
+
+
 def wait_for(poll):
     deadline = time.monotonic() + ARRIVAL_SECONDS
     while not poll() and time.monotonic() < deadline:
@@ -118,9 +131,20 @@ def test_presses_are_stored_with_their_author_and_shown(
     (silence,) = silences.active_silences(connection, NOW)
     assert (silence.detector, silence.author) == ("kl_blowup", "ana")
     assert silence.ends_at == NOW + SILENCE_SECONDS
-    assert "actions" not in [block["type"] for block in message["blocks"]]
+    assert shown_actions(message) == [USEFUL_ACTION, FALSE_ACTION]
     ours = [each.getMessage() for each in caplog.records if "websockets" not in each.name]
     assert "CANARY" not in "".join(ours)
+
+
+def test_a_mark_is_stored_also_once_the_case_is_over(bot, buttons, message, connection):
+    cases.store_case(connection, replace(OPENED, reason=NotificationReason.RESOLVED))
+    buttons.handle_press(bot, press_of(message, FALSE_ACTION))
+    assert load_feedback(connection)[NAME] == Feedback("false", NOW, "ana")
+    assert shown_actions(message) == [ACKNOWLEDGE_ACTION, SILENCE_ACTION, USEFUL_ACTION]
+    assert "Marked as a false alarm by ana." in str(message["blocks"])
+
+    buttons.handle_press(bot, press_of(message, USEFUL_ACTION))
+    assert load_feedback(connection)[NAME].mark == "useful"
 
 
 @pytest.mark.parametrize(

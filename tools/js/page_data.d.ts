@@ -241,6 +241,15 @@ interface Case {
   lasted_until?: string;
   acknowledged?: Acknowledgement | null;
   silenced?: Silence | null;
+  feedback?: Feedback | null;
+}
+
+/** What a person thinks of the notification of a case. */
+interface Feedback {
+  mark: string;
+  time: number;
+  author?: string;
+  comment?: string;
 }
 
 /** GET api/timeline. */
@@ -1009,6 +1018,8 @@ interface Page extends InsightPage {
   runbookUrl(name: string): string;
   reveal(id: string): boolean;
   setPastCases(cases: Case[]): void;
+  /** Fetch `api/cases` again. */
+  requestCases(): void;
   setIncidents(incidents: Incident[]): void;
   searchTargets(): SearchTarget[];
 }

@@ -50,6 +50,7 @@ def test_a_case_has_the_text_of_its_notification_and_the_names_of_its_detectors(
         "    What to do: Go back.",
         "    Last good checkpoint: step 80",
         *(f"    Also: {text}" for text in message.also),
+        "    Case: grpo-7b/kl_blowup#1",
         "    Detectors: kl_blowup, reward_collapse",
     ]
 

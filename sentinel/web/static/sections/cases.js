@@ -22,7 +22,7 @@ import {
 import { createLoader } from "../loading.js";
 import { caseCurves, rangeOfCase } from "./case_curves.js";
 import { caseAnchor, isOfTrainingEnd, lastingCases, leadingCase, singleIncidents } from "./header.js";
-import { openAcknowledgeDialog, openSilenceDialog, sendSuppression } from "./suppression.js";
+import { openAcknowledgeDialog, openFeedbackDialog, openSilenceDialog, sendSuppression } from "./suppression.js";
 
 const MAX_RESOLVED_SHOWN = 50;
 
@@ -37,6 +37,7 @@ export function createCases(page) {
   const pastCases = createLoader("the resolved cases", async () => {
     if (page.run) await showResolved(page, resolved, page.run);
   });
+  page.requestCases = pastCases.request;
   const root = container("div", "", silences, open, pastCases.element, resolved);
   const isOpenNew = createChangeCheck();
   const areSilencesNew = createChangeCheck();
@@ -208,6 +209,7 @@ function caseCard(page, openCase, incidents) {
         diagnosis ? evidenceList(diagnosis.evidence) : factList(message.facts),
         message.remedy && container("div", "remedy", element("h4", "What to do"), textWithCode("p", message.remedy)),
         ...suppressionLines(incidents),
+        feedbackLine(openCase),
         ...notes.map((text) => textWithCode("p", text, "soft")),
         caseActions(page, openCase, incidents, diagnosis ? diagnosis.cause : detector),
         incidents.length > 0 ? memberList(openCase, incidents) : incidentNames(openCase),
@@ -309,6 +311,10 @@ function caseActions(page, openCase, incidents, runbook) {
         isActive(page.run) &&
         detectors.length > 0 &&
         button("Silence", () => openSilenceDialog(source, detectors)),
+      !source.isReport &&
+        !page.run?.log &&
+        "message" in openCase &&
+        button("Feedback", () => openFeedbackDialog(source, openCase, page.requestCases)),
       runbookLink(page, runbook),
       isNumber(openCase.onset_step) &&
         button(
@@ -450,6 +456,13 @@ function suppressionLines(incidents) {
     acknowledged && element("p", `Acknowledged${authorText(acknowledged)} (${formatTime(acknowledged.time)})`, "good"),
     silenced && element("p", `Silenced until ${formatTime(silenced.ends_at)}${authorText(silenced)}`, "warn"),
   ];
+}
+
+/** @param {Case} shown */
+function feedbackLine({ feedback }) {
+  if (!feedback) return null;
+  const mark = feedback.mark === "false" ? "a false alarm" : feedback.mark;
+  return element("p", `Marked as ${mark}${authorText(feedback)} (${formatTime(feedback.time)})`, "soft");
 }
 
 /**

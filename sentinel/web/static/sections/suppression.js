@@ -1,4 +1,4 @@
-// Dialogs that acknowledge a case or silence detectors.
+// Dialogs that acknowledge a case, silence detectors, or store what a person thinks of a case.
 import { button, container, element, errorMessage, recall, remember, setAttributes, showToast } from "../dom.js";
 import { openDialog } from "../dialog.js";
 
@@ -49,6 +49,40 @@ export function openAcknowledgeDialog(source, subject, incident) {
         reason: comment.input.value.trim(),
       }),
     done: "The case is acknowledged.",
+  });
+}
+
+/** @type {Option[]} */
+const FEEDBACK_CHOICES = [
+  ["useful", "useful"],
+  ["false", "a false alarm"],
+];
+
+/**
+ * @param {RunSource} source
+ * @param {Case} shown
+ * @param {() => void} requestCases
+ */
+export function openFeedbackDialog(source, shown, requestCases) {
+  const mark = selectField("The notification was", FEEDBACK_CHOICES);
+  mark.input.value = shown.feedback?.mark ?? "useful";
+  const author = authorField();
+  const comment = textField("Comment", "textarea");
+  openFormDialog({
+    title: "Feedback",
+    text: `${shown.message.subject}. It is stored with the run, in place of an earlier one.`,
+    fields: [mark, author, comment],
+    submitText: "Store",
+    submit: async () => {
+      await source.post("api/feedback", {
+        case: shown.name,
+        mark: mark.input.value,
+        author: rememberedAuthor(author),
+        comment: comment.input.value.trim(),
+      });
+      requestCases();
+    },
+    done: "The feedback is stored.",
   });
 }
 
