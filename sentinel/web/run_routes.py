@@ -386,10 +386,14 @@ class RunRoutes:
         return _EventResponse(view.events, viewer)
 
     async def _answer_wait(self, request: Request) -> Response:
-        """The verdict, once a condition `until` of the query holds, or after `seconds` at most."""
+        """The verdict, once a condition `until` of the query holds, or after `seconds` at most.
+
+        Without `seconds` at once.
+        """
         conditions = request.query_params.getlist("until")
         try:
-            check_conditions(conditions)
+            if conditions:
+                check_conditions(conditions)
             until = monotonic() + min(optional_float(request, "seconds") or 0.0, MAX_WAIT_SECONDS)
             view = await self._find_view(request)
             with self.streams.place():

@@ -62,8 +62,8 @@ def test_the_report_is_one_file_that_requests_nothing(tmp_path):
     rest = html.replace(library, "")
     assert not re.search(r'(?:src|href)="(?!data:,|#)', rest)
     (run,) = embedded(html)["runs"]
-    assert run["verdict"]["health"] == "critical"
-    assert "Last good checkpoint: step 100" in run["verdict"]["remedy"]
+    assert run["verdict"]["status"] == "ended_badly"
+    assert run["verdict"]["last_good_checkpoint"]["step"] == 100
     assert run["answers"]["api/series"]["series"]["loss"]["x"][-1] == 200
 
 
@@ -90,7 +90,7 @@ def test_markdown_tells_what_went_wrong_and_what_to_do():
     done = sentinel("report", "sick", "--md")
 
     assert done.exit_code == 0, done.output
-    assert done.stdout.startswith("# Went wrong: `sick`\n\nCritical: Policy collapse")
+    assert done.stdout.startswith("# Ended badly: `sick`\n\nPolicy collapse")
     assert "What to do: Stop the run" in done.stdout
     assert "| Loss | " in done.stdout
 
@@ -99,7 +99,7 @@ def test_json_has_the_verdict_results_and_cases():
     done = sentinel("report", "well", "--json")
 
     (run,) = json.loads(done.stdout)["runs"]
-    assert run["verdict"]["text"].startswith("No incident was found. It ended at step 150 after")
+    assert run["summary"].startswith("The run finished at step 150; no problem was open. It ended")
     assert {"signal", "last", "best"} <= run["results"][0].keys()
     assert run["answers"]["api/cases"] == []
 
@@ -182,7 +182,7 @@ def test_the_comparison_is_printed_as_tables():
     done = sentinel("compare", "sick", "well")
 
     assert done.exit_code == 0, done.output
-    for text in ("Runs", "Policy collapse", "learning_rate", "critical", "Loss"):
+    for text in ("Runs", "Policy collapse", "learning_rate", "ended_badly", "Loss"):
         assert text in done.stdout
 
 
