@@ -327,6 +327,7 @@ class Agent:
             database_path,
             SuppressionApi(run, database_path, self._why_not_notifying, self.storage.report, clock),
             self.storage.report,
+            clock=clock,
         )
         self.server = WebServer(
             AgentSite(self.processor.exposition.registry, view),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -93,7 +94,7 @@ class RunView:
     `state` returns what `/api/run` answers. `suppression` stores acknowledgements and silences.
     `database` is the file whose changes mean new rows. `report` gets the errors of the reader.
     `note_path` is the file of the note, by default in the directory of the run. `is_listed` if the
-    server has a list of runs, to which the page links.
+    server has a list of runs, to which the page links. `clock` returns seconds since the epoch.
     """
 
     run: str
@@ -103,6 +104,7 @@ class RunView:
     suppression: SuppressionApi | None = None
     report: Callable[[Exception], object] = ignore
     note_path: Path | None = None
+    clock: Callable[[], float] = time.time
     events: RunEvents | None = field(default=None, init=False)
     ended: bool = field(default=False, init=False)
     is_listed: bool = field(default=False, init=False)
@@ -134,7 +136,7 @@ class RunView:
         state = self.state()
         cases = self._read_cases(state)
         state = _with_feedback(state, cases)
-        state = state | {"verdict": health(state, cases, self.reader.clock())}
+        state = state | {"verdict": health(state, cases, self.clock())}
         if note := self.notes.read():
             state = state | {"note": note}
         # A run that was killed, or whose agent was, may go on.

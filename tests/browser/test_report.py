@@ -99,7 +99,7 @@ def test_a_report_of_several_runs_compares_them_and_has_the_page_of_each(
 
     page.locator("#section-runs a", has_text="well").click()
     expect(page.locator("h1")).to_have_text("well")
-    expect(page.locator(".report-verdict")).to_contain_text("No problem")
+    expect(page.locator(".report-verdict")).to_contain_text("no problem was open")
     expect(page.get_by_text("All runs")).to_have_attribute("href", re.compile("html$"))
 
 
