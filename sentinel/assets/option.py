@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
+
+from sentinel.model.nearest_name import nearest_hint
 
 _ADDRESS = r"[\w.-]+:\d{1,5}|\[[0-9A-Fa-f:]+\]:\d{1,5}"
 _DURATION = r"\d+(ms|s|m|h|d)"
@@ -289,16 +290,6 @@ OPTIONS = (
         ((COMPOSE, "retention.time={}"),),
     ),
 )
-
-
-def nearest_hint(name: str, names: Iterable[str], similarity: float = 0.6) -> str:
-    """A question with the nearest of the names, to follow a sentence; empty if none is similar.
-
-    >>> nearest_hint("kubernets", ["kubernetes", "slurm"])
-    ' Did you mean "kubernetes"?'
-    """
-    near = get_close_matches(name, [*names], n=1, cutoff=similarity)
-    return f' Did you mean "{near[0]}"?' if near else ""
 
 
 def parse_assignment(text: str) -> tuple[str, str]:

@@ -120,7 +120,7 @@ def _print_differences(states: dict[str, str], *, as_json: bool) -> None:
 def _checked_targets(targets: list[str], directory: Path) -> list[str]:
     """The targets. Raises ValueError for an unknown one, or if there is none."""
     from sentinel.assets.export import TARGETS, Manifest
-    from sentinel.assets.option import nearest_hint
+    from sentinel.model.nearest_name import nearest_hint
 
     known = ", ".join(TARGETS)
     if not targets and Manifest.read(directory) is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 
 from sentinel.transport.paths import current_run_dir, list_runs
@@ -18,14 +19,24 @@ def similar_runs_text(run: str, *, may_be_new: bool = False) -> str:
 
 
 def similar_runs(run: str, *, may_be_new: bool = False) -> list[str]:
-    """Ids that begin with this one, the newest first, else those that are spelled alike.
+    """The `similar_ids` among the runs of the home directory."""
+    return similar_ids(run, list_runs(), newest_first, may_be_new=may_be_new)
+
+
+def similar_ids(
+    run: str,
+    runs: Sequence[str],
+    order: Callable[[list[str]], list[str]] = list,
+    *,
+    may_be_new: bool = False,
+) -> list[str]:
+    """Those of `runs` that begin with this id, in that order, else those that are spelled alike.
 
     What `may_be_new` is compared by its spelling only: others may begin with it by chance.
     """
-    runs = list_runs()
     beginning = [each for each in runs if each.startswith(run)] if run else []
     if beginning and not may_be_new:
-        return newest_first(beginning)[:MAX_SUGGESTIONS]
+        return order(beginning)[:MAX_SUGGESTIONS]
     # The end of an id is random, so a name is compared with the part before it, too.
     pairs = () if may_be_new else ((each.rpartition("-")[0], each) for each in runs)
     names = {name: each for name, each in pairs if name}
