@@ -1,10 +1,12 @@
-"""Plans the commands that a critical case triggers on the ranks of this node, once for each case.
+"""Plans the commands of critical cases and of requests on the ranks of this node, once for each.
 
 It also publishes on their command page how many incidents are firing.
 
 A command is stored in the transaction that stores its cause, and written to the command page after
 the commit. After a restart the agent writes a stored command that it had not written, if the step
-is still ahead; it never plans a second command for a case.
+is still ahead; it never plans a second command for a case. A request of before its start is too
+old. A command that is under way is never replaced, because some ranks may have read it: what it
+does not include waits until it is over.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.pipeline.cases import RUN_END_DETECTORS
 from sentinel.pipeline.engine import Result
 from sentinel.store import commands
-from sentinel.store.commands import PlannedCommand
+from sentinel.store.commands import ActionRequest, PlannedCommand
+from sentinel.store.database import transaction
 from sentinel.store.silences import Suppression
 from sentinel.transport.command_page import ACTIONS, Command, CommandPage, command_page_path
 from sentinel.transport.ring import RingReader
@@ -113,6 +116,8 @@ class ActionPlanner:
         self._step_rate = StepRate()
         self._latest_command = commands.latest_command(connection)
         self._is_unsent = self._latest_command is not None
+        self._known_row, self._data_version = commands.newest_row(connection), -1
+        self._is_request_waiting = False
 
     def update(self, result: Result) -> None:
         """Store a command for each case that became critical, and read the run's own actions."""
@@ -124,7 +129,8 @@ class ActionPlanner:
                 self._plan(notification)
 
     def poll(self) -> None:
-        """Measure the speed of the run, and write a stored command that was not written."""
+        """Plan what is requested, measure the speed of the run, and write what is not written."""
+        self._plan_requests()
         firing = self._firing_incidents()
         if not (self.actions or self._is_unsent or firing or self._published[0]):
             return
@@ -175,20 +181,41 @@ class ActionPlanner:
         return not is_planned and bool(self._active_readers())
 
     def _plan(self, notification: Notification) -> None:
-        incident_name = notification.incident.name
-        try:
-            planned = self._plan_command(notification)
-        except CommandImpossibleError as error:
-            commands.store_refusal(self.connection, incident_name, str(error))
-        else:
-            commands.store_command(self.connection, incident_name, planned)
+        cause = notification.diagnosis.title if notification.diagnosis is not None else ""
+        request = ActionRequest(notification.incident.name, self.actions, cause)
+        if not self._answer_request(request):
+            commands.store_request(self.connection, request)
+            self._is_request_waiting = True
 
-    def _plan_command(self, notification: Notification) -> PlannedCommand:
-        """A command for this case, or the one that is under way.
+    def _plan_requests(self) -> None:
+        """Plan the requests that wait, and those that another process has stored."""
+        (version,) = self.connection.execute("pragma data_version").fetchone()
+        if version == self._data_version and not self._is_request_waiting:
+            return
+        self._data_version, self._is_request_waiting = version, False
+        for request in commands.waiting_requests(self.connection, self._known_row):
+            with transaction(self.connection, mode="immediate"):
+                self._is_request_waiting |= not self._answer_request(request)
+
+    def _answer_request(self, request: ActionRequest) -> bool:
+        """Store the command or the refusal of a request; false if it has to wait."""
+        try:
+            planned = self._plan_command(request)
+        except CommandImpossibleError as error:
+            commands.store_refusal(self.connection, request.name, str(error))
+            return True
+        if planned is not None:
+            commands.store_command(self.connection, request.name, planned)
+        return planned is not None
+
+    def _plan_command(self, request: ActionRequest) -> PlannedCommand | None:
+        """A command for this request, or the one that is under way; None if that has to end first.
 
         Raises CommandImpossibleError.
         """
         readers = self._active_readers()
+        if not readers:
+            raise CommandImpossibleError("no rank of it trains on this node")
         fastest = _fastest_header(readers)
         self._step_rate.update(fastest)
         _check_reachable(readers, fastest)
@@ -199,7 +226,7 @@ class ActionPlanner:
             and latest.attempt == attempt
             and latest.command.due_step_index > slowest_index
         ):
-            return latest
+            return latest if request.actions <= latest.command.actions else None
         with _open_shared_page(readers) as page:
             number = max(page.latest_number, 0 if latest is None else latest.command.number) + 1
         lead = self._step_rate.lead_steps(fastest)
@@ -207,9 +234,9 @@ class ActionPlanner:
             number,
             fastest.last_step_index,
             fastest.last_step_index + lead,
-            self.actions,
-            notification.incident.name,
-            notification.diagnosis.title if notification.diagnosis is not None else "",
+            request.actions,
+            request.name,
+            request.cause,
         )
         self._latest_command = PlannedCommand(command, attempt, fastest.last_step + lead)
         self._is_unsent = True

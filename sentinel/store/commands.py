@@ -1,4 +1,7 @@
-"""The commands planned for the ranks of this node, one row for each case that triggered one."""
+"""The commands for the ranks of this node, one row for each case or person that wants one.
+
+A row is a request until the agent has planned the command for a step, or refused it.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,19 @@ from dataclasses import dataclass
 from sentinel.transport.command_page import ACTIONS, Command
 
 _ACTION_TEXTS = {"checkpoint": "a checkpoint", "stop": "a stop", "call": "a call of your function"}
+
+
+REQUEST_PREFIX = "request/"
+"""Start of the name of a request that no case made."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActionRequest:
+    """A command that is to be planned: the case, or `REQUEST_PREFIX` and a time, and why."""
+
+    name: str
+    actions: frozenset[str]
+    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +41,8 @@ def store_command(
     """Store the command of a case in the caller's transaction."""
     command = planned.command
     connection.execute(
-        "insert into command(incident, number, attempt, ready_from_index, due_step_index, step,"
-        " actions, cause) values(?, ?, ?, ?, ?, ?, ?, ?)",
+        "insert or replace into command(incident, number, attempt, ready_from_index,"
+        " due_step_index, step, actions, cause) values(?, ?, ?, ?, ?, ?, ?, ?)",
         (
             incident_name,
             command.number,
@@ -43,8 +59,36 @@ def store_command(
 def store_refusal(connection: sqlite3.Connection, incident_name: str, refusal: str) -> None:
     """Store why a case triggered no command; `refusal` follows "because"."""
     connection.execute(
-        "insert into command(incident, refusal) values(?, ?)", (incident_name, refusal)
+        "insert or replace into command(incident, refusal) values(?, ?)", (incident_name, refusal)
     )
+
+
+def store_request(connection: sqlite3.Connection, request: ActionRequest) -> None:
+    """Store a request, which the agent of the run plans or refuses soon, if it runs."""
+    row = (request.name, " ".join(sorted(request.actions)), request.cause)
+    connection.execute("insert into command(incident, actions, cause) values(?, ?, ?)", row)
+
+
+def newest_row(connection: sqlite3.Connection) -> int:
+    """Number of the newest row; 0 without one."""
+    return int(connection.execute("select coalesce(max(rowid), 0) from command").fetchone()[0])
+
+
+def waiting_requests(connection: sqlite3.Connection, after_row: int) -> list[ActionRequest]:
+    """The requests after that row that are neither planned nor refused, the oldest first."""
+    rows = connection.execute(
+        "select incident, actions, cause from command where rowid > ? and number is null"
+        " and refusal is null order by rowid",
+        [after_row],
+    )
+    return [ActionRequest(name, frozenset(actions.split()), cause) for name, actions, cause in rows]
+
+
+def outcome(connection: sqlite3.Connection, name: str) -> tuple[int | None, str | None]:
+    """The step that the command of a request is due at, and why it is refused, once known."""
+    query = "select step, refusal from command where incident = ?"
+    step, refusal = connection.execute(query, [name]).fetchone()
+    return step, refusal
 
 
 def is_planned(connection: sqlite3.Connection, incident_name: str) -> bool:
@@ -81,9 +125,10 @@ def command_note(connection: sqlite3.Connection, incident_name: str) -> str:
     return "" if actions is None else _format_request(frozenset(actions.split()), step)
 
 
-def _format_request(actions: frozenset[str], step: int) -> str:
+def _format_request(actions: frozenset[str], step: int | None) -> str:
     texts = [_ACTION_TEXTS[action] for action in ACTIONS if action in actions]
     *first, last = texts
     joined = f"{', '.join(first)} and {last}" if first else last
     verb = "were" if first else "was"
-    return f"{joined[0].upper()}{joined[1:]} {verb} requested for step {step}."
+    due = "" if step is None else f" for step {step}"
+    return f"{joined[0].upper()}{joined[1:]} {verb} requested{due}."

@@ -17,6 +17,8 @@ from sentinel.model.notification import NotificationReason
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.pipeline.engine import Result
 from sentinel.store import commands
+from sentinel.store.commands import ActionRequest
+from sentinel.store.database import connect
 from sentinel.store.silences import Acknowledgement, Silence, Suppression
 from sentinel.transport.command_page import INCIDENT_WORD, CommandPage, open_or_create
 from sentinel.transport.identity import Identity
@@ -328,3 +330,86 @@ def test_the_actions_of_an_attempt_do_not_apply_to_the_next(make_node):
     node.planner.update(start(attempt=1))
 
     assert node.planner.actions == {"checkpoint"}
+
+
+def ask(node, action, name="request/1"):
+    """Store a request as another process does."""
+    with closing(connect(node.folder / "sentinel.db")) as connection:
+        commands.store_request(connection, ActionRequest(name, frozenset({action}), "asked"))
+
+
+def outcome(node, name="request/1"):
+    return commands.outcome(node.connection, name)
+
+
+def test_a_request_of_another_process_is_planned_without_configured_actions(make_node):
+    node = make_node(ranks=2, actions=())
+    node.run(40, seconds=40)
+    ask(node, "stop")
+    node.planner.poll()
+
+    command = node.read_commands()
+    assert (command.actions, command.case, command.cause) == ({"stop"}, "request/1", "asked")
+    assert outcome(node) == (command.due_step_index, None)
+
+
+def test_a_request_that_is_impossible_is_refused_with_the_reason(make_node):
+    node = make_node(world=4, actions=())
+    node.run(5, seconds=5)
+    ask(node, "checkpoint")
+    node.planner.poll()
+
+    step, refusal = outcome(node)
+    assert (step, "several nodes" in refusal) == (None, True)
+    assert node.read_commands() is None
+
+
+def test_what_a_command_under_way_does_not_include_waits_until_it_is_over(make_node):
+    node = make_node(actions=("stop",))
+    node.run(40, seconds=40)
+    ask(node, "checkpoint")
+    node.planner.poll()
+    first = node.read_commands()
+    note = plan(node)
+    node.planner.poll()
+
+    assert node.read_commands() == first
+    assert note == "A stop was requested."
+    node.run(12, seconds=12)
+    second = node.read_commands()
+    assert (second.actions, second.case) == ({"stop"}, "run/kl_blowup#1")
+    assert second.due_step_index > first.due_step_index
+
+
+def test_a_request_that_a_command_under_way_includes_shares_it(make_node):
+    node = make_node()
+    node.run(40, seconds=40)
+    plan(node)
+    node.planner.poll()
+    ask(node, "checkpoint")
+    node.planner.poll()
+
+    assert outcome(node) == (node.read_commands().due_step_index, None)
+    assert node.read_commands().number == 1
+
+
+def test_a_request_of_before_the_start_of_the_agent_is_too_old(make_node):
+    node = make_node(actions=())
+    node.run(40, seconds=40)
+    ask(node, "stop")
+    node.begin()
+    node.planner.poll()
+
+    assert node.read_commands() is None
+    assert outcome(node) == (None, None)
+
+
+def test_a_request_for_a_run_that_has_ended_is_refused(make_node):
+    node = make_node(actions=())
+    node.run(40, seconds=40)
+    for writer in node.writers:
+        writer.close("finished")
+    ask(node, "stop")
+    node.planner.poll()
+
+    assert outcome(node)[1] == "no rank of it trains on this node"
