@@ -27,6 +27,7 @@ TARGETS = {
     "kubernetes": ("deploy/kubernetes", "deploy/container", "grafana/dashboards"),
     "helm": ("deploy/helm", "deploy/container"),
     "systemd": ("deploy/systemd",),
+    "agents": ("deploy/agents",),
     "compose": ("deploy/compose", "deploy/prometheus", "deploy/alertmanager", "grafana"),
 }
 """The folders that are exported for each target."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sentinel.web.home_runs import HomeRuns
     from sentinel.web.home_site import RunSource
     from sentinel.web.logs.log_runs import LogRuns
-    from sentinel.web.server import WebServer
+    from sentinel.web.server import Site, WebServer
 
 DEFAULT_PORT = 13120
 AGENT_TIMEOUT_SECONDS = 1.0
@@ -40,13 +40,19 @@ def serve(
         None, help="Address to listen on; one that others can reach needs a token or a login."
     ),
     config: Path | None = typer.Option(None, help="Settings file (sentinel.toml)."),
+    allow_actions: bool = typer.Option(
+        False,
+        "--allow-actions",
+        help="Let coding agents at /mcp acknowledge, silence, request a checkpoint or a stop.",
+    ),
 ) -> None:
     """Serve a web page with all runs: those that train now, and those that ended.
 
     With a folder of logs (TensorBoard, W&B offline, JSON lines and others) or one log, each log is
     a run. Of a home directory, it reads the databases, and asks the agents of live runs. The page
     of a run has the same path as on its agent, /runs/<run>/, so links in notifications keep working
-    after the run if both have the same `public_url`.
+    after the run if both have the same `public_url`. With train-sentinel[mcp], coding agents can
+    connect to /mcp, see `sentinel mcp`.
 
     Exit status: 0 after Ctrl-C or SIGTERM, 2 if the settings, the directory or the port cannot be
     used.
@@ -56,14 +62,12 @@ def serve(
     from sentinel.config.settings import ConfigError, load_settings
     from sentinel.transport.paths import describe_error, home_dir
 
-    logs = None if directory is None or _is_home(directory) else directory
-    if directory is not None and logs is None:
-        os.environ["SENTINEL_HOME"] = str(directory.absolute())
+    logs = use_directory(directory)
     try:
         environ = settings_environ(config)
         settings = load_settings({"host": host}, environ=environ)
         runs = home_runs() if logs is None else log_runs(logs, environ)
-        server = build_server(settings, port, runs)
+        server = build_server(settings, port, runs, make_site(runs, allow_actions=allow_actions))
         used = server.start()
         url = _local_url(settings, server, used)
         if logs is None:
@@ -91,6 +95,35 @@ def serve(
     closer.stop()
     # A thread that waits for a file server would not end.
     os._exit(0)
+
+
+def use_directory(directory: Path | None) -> Path | None:
+    """Use the directory as the home of sentinel if it is one; else it is returned, with logs."""
+    if directory is None:
+        return None
+    if not _is_home(directory):
+        return directory
+    os.environ["SENTINEL_HOME"] = str(directory.absolute())
+    return None
+
+
+def make_site(runs: RunSource, *, allow_actions: bool) -> Site | None:
+    """The pages with the tools for coding agents; None if the package for these is not installed.
+
+    Exits with an error if actions are allowed without it.
+    """
+    from importlib.util import find_spec
+
+    from sentinel.cli.mcp import INSTALL_HINT
+    from sentinel.web.home_site import HomeSite
+
+    if find_spec("mcp") is None:
+        if allow_actions:
+            raise error_exit("serve", INSTALL_HINT)
+        return None
+    from sentinel.mcp.http_site import McpSite
+
+    return McpSite(HomeSite(runs), runs, allow_actions=allow_actions)
 
 
 def _is_home(directory: Path) -> bool:
@@ -138,13 +171,15 @@ def home_runs() -> HomeRuns:
     return runs
 
 
-def build_server(settings: Settings, port: int, runs: RunSource) -> WebServer:
-    """The server of these runs. Raises ConfigError, ValueError."""
+def build_server(
+    settings: Settings, port: int, runs: RunSource, site: Site | None = None
+) -> WebServer:
+    """The server of these runs, by default with their pages. Raises ConfigError, ValueError."""
     from sentinel.web.home_site import HomeSite
     from sentinel.web.server import WebServer
 
     return WebServer(
-        HomeSite(runs),
+        site or HomeSite(runs),
         host=settings.host,
         port=port,
         port_tries=settings.port_tries,

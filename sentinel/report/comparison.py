@@ -109,7 +109,7 @@ def compare(
             curve = curves.get(name)
             series[name].append(_shifted(curve, zero) if curve and curve["x"] else None)
     names = [name for name in names if any(series[name])]
-    differing, same = _compare_settings([run.reader.metadata() for run in runs])
+    differing, same = compare_settings([run.reader.metadata() for run in runs])
     cases = [run.reader.cases() for run in runs]
     return {
         "axis": axis,
@@ -238,7 +238,7 @@ def _value_at(curve: Mapping[str, Any], end: float | None) -> float | None:
     return nan if bad > x else value
 
 
-def _compare_settings(settings: Sequence[Mapping[str, Any]]) -> tuple[list[JsonObject], int]:
+def compare_settings(settings: Sequence[Mapping[str, Any]]) -> tuple[list[JsonObject], int]:
     """The settings in which the runs differ with the value of each run, and how many are equal."""
     names = {name for each in settings for name in each if name not in RUN_SPECIFIC}
     differing, same = [], 0

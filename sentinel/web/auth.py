@@ -26,6 +26,10 @@ log = logging.getLogger(__name__)
 HEALTH_PATH, READY_PATH = "/-/healthy", "/-/ready"
 """The two paths without authentication, for probes; their answers have no data of the run."""
 
+CALL_PATH = "/mcp"
+"""Path of a protocol whose requests are all POST, most of which only read."""
+CALLS_PER_MINUTE, MAX_CALLS_AT_ONCE = 240, 60
+
 WRITE_TOKEN_HEADER = "x-sentinel-write-token"  # noqa: S105 - the name of a header
 MAX_BODY_BYTES = 16_384
 MAX_HEADERS = 100
@@ -77,6 +81,9 @@ class AuthMiddleware:
       with `write_token`, which only pages of this server can read;
     - at most `WRITES_PER_MINUTE`.
 
+    A request to `CALL_PATH` needs no token beyond the authentication, since no page sends it, and
+    there may be `CALLS_PER_MINUTE`; what it changes is limited by who answers it.
+
     `scope["state"]["user"]` is the user whose password was right; empty if there is none.
     """
 
@@ -101,6 +108,7 @@ class AuthMiddleware:
         self._passwords = _PasswordChecks()
         self._rate_limit, self._requests = RateLimit(), TokenBucket(0.0, 0)
         self._writes = TokenBucket(60.0 / WRITES_PER_MINUTE, WRITES_PER_MINUTE)
+        self._calls = TokenBucket(60.0 / CALLS_PER_MINUTE, MAX_CALLS_AT_ONCE)
         self._refusal_log = TokenBucket(60.0, 10)
         self._write_token = write_token.encode()
 
@@ -189,9 +197,9 @@ class AuthMiddleware:
             reason = "Requests from other pages are refused."
         elif headers.get("content-type", "").partition(";")[0].strip() != "application/json":
             reason, status = "The content type must be application/json.", 415
-        elif not (scope["state"].get("is_bearer") or self._has_write_token(headers)):
+        elif not self._may_write(scope, headers):
             reason = f"The header {WRITE_TOKEN_HEADER} must have the token of /api/write-token."
-        elif wait := self._writes.take():
+        elif wait := (self._calls if scope["path"] == CALL_PATH else self._writes).take():
             self._log_refusal(scope, "too many requests")
             return _too_many_requests(wait), receive
         if reason:
@@ -203,7 +211,13 @@ class AuthMiddleware:
             if len(body) > MAX_BODY_BYTES:
                 return PlainTextResponse("The body is too long.\n", 413), receive
 
+        is_received = False
+
         async def receive_body() -> Message:
+            nonlocal is_received
+            if is_received:
+                return await receive()
+            is_received = True
             return {"type": "http.request", "body": bytes(body), "more_body": False}
 
         return None, receive_body
@@ -214,6 +228,11 @@ class AuthMiddleware:
         return all(origin in own for origin in headers.getlist("origin")) and all(
             site == "same-origin" for site in headers.getlist("sec-fetch-site")
         )
+
+    def _may_write(self, scope: Scope, headers: Headers) -> bool:
+        """Whether the request is no forged one of a page of this server."""
+        is_call = scope["path"] == CALL_PATH
+        return is_call or scope["state"].get("is_bearer") or self._has_write_token(headers)
 
     def _has_write_token(self, headers: Headers) -> bool:
         given = headers.get(WRITE_TOKEN_HEADER, "").encode("latin-1")

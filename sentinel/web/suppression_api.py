@@ -60,7 +60,7 @@ class SuppressionApi:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._run, self._path, self._clock = run, path, clock
-        self._why_not, self._report = why_not, report
+        self.why_not, self._report = why_not, report
 
     def acknowledge(self, body: bytes, user: str, peer: str) -> dict[str, Any]:
         """Acknowledge the firing incidents of `detector`, or the `incident`, or all; or `revoke`.
@@ -116,7 +116,7 @@ class SuppressionApi:
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
-        if reason := self._why_not():
+        if reason := self.why_not():
             raise RequestError(409, reason)
         try:
             with reading_storage(), closing(connect(self._path)) as connection:

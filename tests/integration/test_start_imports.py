@@ -35,10 +35,11 @@ import os, sys
 os.environ["SENTINEL_HOME"] = "home"
 from sentinel.agent.dead_run_closer import DeadRunCloser
 from sentinel.agent.serve_registration import register_server
-from sentinel.cli.serve import build_server, home_runs
+from sentinel.cli.serve import build_server, home_runs, make_site
 from sentinel.config.settings import load_settings
 settings = load_settings({})
-build_server(settings, 0, home_runs())
+runs = home_runs()
+build_server(settings, 0, runs, make_site(runs, allow_actions=True))
 DeadRunCloser(settings)
 print(*sys.modules, file=sys.stderr)
 """
@@ -117,6 +118,6 @@ def test_an_agent_imports_the_transports_at_its_start_only_if_it_has_a_sink(tmp_
 
 
 def test_the_server_of_a_home_imports_neither_an_agent_nor_the_readers_of_logs(tmp_path):
-    unused = {"requests", "sentinel.agent.processor", "sentinel.cluster.head"}
+    unused = {"requests", "mcp", "sentinel.agent.processor", "sentinel.cluster.head"}
     names = imported(tmp_path, SERVE)
     assert names & {*NUMERIC, *unused, "sentinel.readers.format_detection"} == set()

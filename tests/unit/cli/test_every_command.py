@@ -15,7 +15,7 @@ from sentinel.cli.main import app
 HEAVY = {"numpy", "torch", "requests", "ruptures", "starlette", "sentinel.config.settings"}
 """Modules that take longer to import than a shell may wait for a completion."""
 
-SERVICES = {"agent", "run", "serve"}
+SERVICES = {"agent", "mcp", "run", "serve"}
 """Commands that run until they are stopped, and print the output of others or an address."""
 
 CODE = f"""

@@ -110,7 +110,7 @@ def test_the_state_of_a_live_run_is_that_of_its_agent(start, add_run):
 
     assert view.read_state()["step"] == 99
     assert (view.ended, asked) == (False, [directory])
-    assert view.suppression._why_not() == ""
+    assert view.suppression.why_not() == ""
 
 
 def test_an_agent_that_does_not_answer_is_not_asked_each_time(start, add_run):
