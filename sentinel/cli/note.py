@@ -59,8 +59,8 @@ def note(
 
 def _note_path(run: str) -> Path:
     from sentinel.cli._run_database import run_database_path
-    from sentinel.cli._stored_log import find_database
     from sentinel.store.notes import NOTE_NAME, log_note_path
+    from sentinel.store.run_databases import find_database
 
     path = Path(run)
     database = find_database(path)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -24,21 +21,17 @@ from sentinel.cli._run_ids import complete_run
 
 if TYPE_CHECKING:
     from sentinel.cli._replay_report import Curves
-    from sentinel.cli._stored_log import StoredLog
     from sentinel.config.settings import Settings
     from sentinel.model.incident import Incident
     from sentinel.model.record import Record
     from sentinel.pipeline.engine import Engine, Result
     from sentinel.pipeline.replay import ReplayResult
     from sentinel.readers.log_folder import LogRun
-    from sentinel.readers.log_reader import LogReader
     from sentinel.store.baselines import BaselineMemory
 
 EXIT_SEVERITY_REACHED = 3
 _BYTE_POSITIONS = frozenset({".jsonl", ".log", ".txt", ".wandb", ".out"})
 """Suffixes of logs whose position is a number of bytes."""
-OBJECTS_PER_COLLECTION = 1_000_000
-"""New objects after which the garbage collector runs during a replay."""
 
 
 class FailOn(StrEnum):
@@ -166,7 +159,9 @@ def _replay_runs(path: Path, logs: Sequence[LogRun], replayer: _Replayer) -> Ite
     it.
     """
     parts = [_Part(log.path, log.run) for log in logs if not log.problem]
-    cores = 1 if replayer.use_baselines else _available_cores()
+    from sentinel.pipeline.parallel import available_cores
+
+    cores = 1 if replayer.use_baselines else available_cores()
     if min(cores, len(parts)) > 1:
         replayed = _replay_in_processes(replace(replayer, is_shown=False), parts, cores)
     else:
@@ -190,25 +185,17 @@ def _try_replay(replayer: _Replayer, part: _Part) -> _Replayed | OSError | Value
         return error
 
 
-def _available_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def _replay_in_processes(
     replayer: _Replayer, parts: Sequence[_Part], cores: int
 ) -> Iterator[_Replayed | OSError | ValueError]:
-    from concurrent.futures import ProcessPoolExecutor
-
     from sentinel.cli._progress import ProgressBar
+    from sentinel.pipeline.parallel import map_in_processes
 
-    with ProcessPoolExecutor(min(cores, len(parts))) as pool:
-        replayed = pool.map(partial(_try_replay, replayer), parts)
-        with ProgressBar(f"Replaying {len(parts)} logs") as bar:
-            for number, each in enumerate(replayed):
-                bar.update(number / len(parts))
-                yield each
+    with ProgressBar(f"Replaying {len(parts)} logs") as bar:
+        replayed = map_in_processes(partial(_try_replay, replayer), parts, cores)
+        for number, each in enumerate(replayed):
+            bar.update(number / len(parts))
+            yield each
 
 
 def _print_replayed(replayed: _Replayed, *, json: bool) -> None:
@@ -243,25 +230,21 @@ def _replay_log(
     The first incident is printed above the bar when it is found.
     """
     from sentinel.cli._progress import ProgressBar
-    from sentinel.cli._stored_log import StoredLog, find_database
     from sentinel.pipeline import pipeline
-    from sentinel.pipeline.replay import replay_records
-    from sentinel.readers.format_detection import open_log
+    from sentinel.pipeline.replay import rare_garbage_collection, replay_records
+    from sentinel.store.run_databases import find_database
+    from sentinel.store.stored_log import open_run
 
     path, settings = part.path, replayer.settings
-    database = find_database(path)
-    source: LogReader | StoredLog = (
-        replace(open_log(path), keys=settings.keys, writer=part.writer)
-        if database is None
-        else StoredLog(database)
-    )
+    source = open_run(path, settings.keys, part.writer)
     replayed = pipeline.build(settings)
     memory = None
     if replayer.use_baselines:
-        memory = _LogBaselines((database or path).resolve(), replayed.engine)
+        database = find_database(path) or path
+        memory = _LogBaselines(database.resolve(), replayed.engine)
     size = _bytes_to_read(path)
     has_incident = False
-    with ProgressBar(f"Replaying {path.name}") as bar, _rare_garbage_collection():
+    with ProgressBar(f"Replaying {path.name}") as bar, rare_garbage_collection():
 
         def update(result: Result) -> None:
             nonlocal has_incident
@@ -289,17 +272,6 @@ def _first_incident_text(incident: Incident) -> str:
     return f"First incident: {name} ({severity}) at step {incident.opened_step}: " + (
         incident.finding.summary
     )
-
-
-@contextmanager
-def _rare_garbage_collection() -> Iterator[None]:
-    """Collections visit all objects, and only detectors of users may create cycles per record."""
-    former = gc.get_threshold()
-    gc.set_threshold(OBJECTS_PER_COLLECTION, *former[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*former)
 
 
 def _bytes_to_read(path: Path) -> int:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -35,6 +37,9 @@ _VALUE_EVENTS = frozenset({STEP, EVAL})
 
 BLOCK_RECORDS = 256
 """Records that are read before they are evaluated together."""
+
+OBJECTS_PER_COLLECTION = 1_000_000
+"""New objects after which the garbage collector runs during a replay."""
 
 STEPS_PER_BITMAP = 1024
 """Steps out of order that share one integer, a bit for each."""
@@ -248,3 +253,14 @@ def replay_records(
         replay.process(block)
     replay.end()
     return replay.result(source)
+
+
+@contextmanager
+def rare_garbage_collection() -> Iterator[None]:
+    """Collections visit all objects, and only detectors of users may create cycles per record."""
+    former = gc.get_threshold()
+    gc.set_threshold(OBJECTS_PER_COLLECTION, *former[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*former)

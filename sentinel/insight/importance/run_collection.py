@@ -22,6 +22,7 @@ from sentinel.readers.rows import row_step
 from sentinel.signals.catalogue import POSITION_KEYS, SIGNALS, better_value, canonical_name
 from sentinel.store.curve_results import curve_results
 from sentinel.store.database import NewerSchemaError
+from sentinel.store.run_databases import find_databases
 from sentinel.store.run_reader import RunReader
 from sentinel.store.run_settings import to_value
 from sentinel.store.run_summary import SUMMARY_NAME
@@ -178,9 +179,7 @@ def _parts(source: str | Path) -> Iterator[_Part]:
 
 def _folder_parts(folder: Path) -> Iterator[_Part]:
     """Runs of a home directory, else logs and tables."""
-    databases = sorted(
-        {*folder.glob(f"*/{DATABASE_NAME}"), *folder.glob(f"runs/*/{DATABASE_NAME}")}
-    )
+    databases = find_databases(folder)
     for database in databases:
         yield _Part(_stored_run, database.parent.name, database)
     if databases:

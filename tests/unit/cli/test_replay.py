@@ -20,9 +20,9 @@ from support.replays import (
 )
 from support.synthetic_runs import rl_run
 
-from sentinel.cli import replay
 from sentinel.cli._progress import ProgressBar
-from sentinel.cli.replay import OBJECTS_PER_COLLECTION
+from sentinel.pipeline import parallel
+from sentinel.pipeline.replay import OBJECTS_PER_COLLECTION
 
 __all__ = ["log"]
 
@@ -229,7 +229,7 @@ def test_processes_print_of_the_logs_of_a_folder_what_one_process_prints(
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
     printed = []
     for cores in (1, 2):
-        monkeypatch.setattr(replay, "_available_cores", lambda cores=cores: cores)
+        monkeypatch.setattr(parallel, "available_cores", lambda cores=cores: cores)
         result = run_replay(tmp_path, *arguments)
         printed.append((result.exit_code, result.stdout, result.stderr))
 
