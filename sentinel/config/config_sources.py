@@ -125,10 +125,12 @@ def read_sources(
     environ: Mapping[str, str],
     cwd: Path,
     assignments: Iterable[str] = (),
+    option: str = "--set",
 ) -> ConfigSources:
     """Read and merge every source. Overrides that are None are ignored.
 
-    Raises ConfigError for a file that cannot be read and for a malformed assignment.
+    `option` is the option that gave the assignments, for messages. Raises ConfigError for a file
+    that cannot be read and for a malformed assignment.
     """
     sources = ConfigSources()
     path, content = _read_config_file(environ, cwd)
@@ -140,7 +142,7 @@ def read_sources(
         {key: value for key, value in overrides.items() if value is not None}, "argument"
     )
     for assignment in assignments:
-        sources.overlay(parse_assignment(assignment), "--set")
+        sources.overlay(parse_assignment(assignment, option), option)
     return sources
 
 
@@ -153,7 +155,7 @@ def working_directory() -> Path:
         return Path("/proc/self/cwd")
 
 
-def parse_assignment(text: str) -> ConfigTree:
+def parse_assignment(text: str, option: str = "--set") -> ConfigTree:
     """The table of one `--set` option. Raises ConfigError unless it is KEY=VALUE.
 
     The value is TOML; text that is not valid TOML is a string.
@@ -169,7 +171,8 @@ def parse_assignment(text: str) -> ConfigTree:
         # Only the beginning: the rest may be a secret.
         given = re.match(r"[\w.]*", text)
         quoted = f' "{given[0]}"' if given and given[0] else ""
-        raise ConfigError(f"--set{quoted}: give KEY=VALUE, such as detectors.kl_blowup.ratio=4.")
+        message = f"{option}{quoted}: give KEY=VALUE, such as detectors.kl_blowup.ratio=4."
+        raise ConfigError(message)
     return _nest(keys, _parse_value(keys[-1], value.strip()))
 
 

@@ -322,14 +322,16 @@ def _lock(invalid: str, sources: ConfigSources) -> None:
 
 
 def load_replay_settings(
-    assignments: Iterable[str] = (), environ: Mapping[str, str] | None = None
+    assignments: Iterable[str] = (),
+    environ: Mapping[str, str] | None = None,
+    option: str = "--set",
 ) -> Settings:
     """As `load_settings`, except that no file with a secret is opened and no sink is built.
 
-    `assignments` are `--set` options, KEY=VALUE; they replace what every other source gives.
+    `assignments` are values of `option`, KEY=VALUE; they replace what every other source gives.
     """
     environ = os.environ if environ is None else environ
-    sources = read_sources({}, environ, working_directory(), assignments)
+    sources = read_sources({}, environ, working_directory(), assignments, option)
     sources.read_secrets = False
     return _build_settings(sources)
 

@@ -1,0 +1,126 @@
+"""Replays runs with several settings, and counts what each would have sent."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+
+from sentinel.backtest.run_replay import RunFindings, replay_run
+from sentinel.backtest.run_sources import FoundRuns, RunSource, SkippedRun
+from sentinel.backtest.variants import Variant
+from sentinel.config.settings import Settings
+from sentinel.pipeline.parallel import map_in_processes
+from sentinel.readers.log_folder import read_error_text
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class BacktestRun:
+    """A run with what a replay found with each of the variants, in their order.
+
+    `is_healthy` is whether the user states that nothing was wrong with it. `days` is how long it
+    trained, in days; 0 if that is not known.
+    """
+
+    name: str
+    is_healthy: bool
+    days: float
+    findings: Sequence[RunFindings]
+
+    def notification_count(self, variant: int) -> int:
+        """Notifications with the variant of that number."""
+        return len(self.findings[variant].notifications)
+
+    def is_notified(self, variant: int) -> bool:
+        """Whether anything would have been sent with that variant."""
+        return self.notification_count(variant) > 0
+
+    def notified_share(self, variant: int) -> float:
+        """Share of the run before its first notification with that variant; 1 without any."""
+        findings = self.findings[variant]
+        if not findings.notifications or findings.last_step <= 0:
+            return 1.0
+        return min(1.0, max(0.0, findings.notifications[0].step / findings.last_step))
+
+
+@dataclass(frozen=True, slots=True)
+class Backtest:
+    """The `runs` with what was found with each of the `variants`; the first are the current ones.
+
+    `skipped` are the runs that could not be replayed.
+    """
+
+    variants: Sequence[Variant]
+    runs: list[BacktestRun] = field(default_factory=list)
+    skipped: list[SkippedRun] = field(default_factory=list)
+
+
+def run_backtest(  # noqa: PLR0913 - each is an option of the command
+    found: FoundRuns,
+    variants: Sequence[Variant],
+    *,
+    healthy: Collection[str] = (),
+    step_seconds: float | None = None,
+    jobs: int = 1,
+    progress: Progress = lambda _done, _total: None,
+) -> Backtest:
+    """Replay each run with each variant, `jobs` at a time. Nothing is sent, stored or changed.
+
+    `healthy` are names of runs. `step_seconds` is the duration of a step of runs without times.
+    Raises BrokenProcessPool if a process is killed.
+    """
+    backtest = Backtest(variants, skipped=[*found.skipped])
+    tasks = [_Task(run, variant.settings) for run in found.runs for variant in variants]
+    answers = map_in_processes(_replay, tasks, jobs)
+    done = 0
+    for run in found.runs:
+        of_run = []
+        for _ in variants:
+            progress(done, len(tasks))
+            of_run.append(next(answers))
+            done += 1
+        findings = [each for each in of_run if isinstance(each, RunFindings)]
+        problem = next((each for each in of_run if isinstance(each, str)), None)
+        if problem is not None:
+            backtest.skipped.append(SkippedRun(run.name, run.path, problem))
+            continue
+        days = findings[0].days(step_seconds)
+        backtest.runs.append(BacktestRun(run.name, run.name in healthy, days, findings))
+    return backtest
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    run: RunSource
+    settings: Settings
+
+
+def _replay(task: _Task) -> RunFindings | str:
+    """What was found, or why the run cannot be read."""
+    try:
+        return replay_run(task.run.path, task.settings)
+    except (OSError, ValueError) as error:
+        return read_error_text(error)
+    except sqlite3.Error as error:
+        return str(error)
+
+
+def match_names(patterns: Sequence[str], names: Sequence[str]) -> set[str]:
+    """The names that the patterns match, such as "good-*". Raises ValueError if one matches none.
+
+    >>> sorted(match_names(["good-*", "b"], ["good-1", "good-2", "b", "c"]))
+    ['b', 'good-1', 'good-2']
+    """
+    matched = set[str]()
+    for pattern in patterns:
+        names_of_pattern = [name for name in names if fnmatchcase(name, pattern)]
+        if not names_of_pattern:
+            close = get_close_matches(pattern, names, n=1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            raise ValueError(f"{pattern!r} matches none of the runs.{hint}")
+        matched.update(names_of_pattern)
+    return matched

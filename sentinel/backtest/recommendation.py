@@ -1,0 +1,223 @@
+"""Chooses settings that keep within a budget of false notifications, if the runs suffice for that.
+
+A notification of a run that the user calls healthy is false. Settings are within the budget if the
+upper limit of their rate is, at a confidence of 95 %, by the number of false notifications and the
+days that the healthy runs trained. Of those, the settings are chosen with which the most other runs
+are notified, then those that notify them earliest (in hundredths of a run, on average), then those
+with the fewest false notifications.
+The choice from all runs but one is measured on the one that is left out, for each: what a choice
+from the past sends in a run that it has not seen.
+
+Source
+    The limits: sentinel.stats.poisson_limits. They assume that false notifications are independent;
+    where many come from few runs, the true interval is wider.
+    Leave-one-out: M. Stone, Cross-validatory choice and assessment of statistical predictions,
+    Journal of the Royal Statistical Society B 36 (1974), 111-147.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil, isfinite
+
+from sentinel.backtest.backtest import Backtest, BacktestRun
+from sentinel.stats.poisson_limits import needed_exposure, two_sided_limits, upper_limit
+
+DEFAULT_BUDGET = 0.1
+"""False notifications per run day."""
+CONFIDENCE = 0.95
+MIN_HEALTHY_RUNS = 2
+"""Without another healthy run, a choice cannot be measured on one that is left out."""
+MIN_DAYS = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """A number of events in some days, and the limits of the rate at 95 %."""
+
+    count: int
+    days: float
+
+    @property
+    def per_day(self) -> float:
+        """Events per day."""
+        return self.count / max(self.days, MIN_DAYS)
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The lowest and the highest rate that agree with the number."""
+        low, high = two_sided_limits(self.count, CONFIDENCE)
+        days = max(self.days, MIN_DAYS)
+        return low / days, high / days
+
+    def is_within(self, budget: float) -> bool:
+        """Whether the upper limit of the rate is at most `budget`."""
+        return upper_limit(self.count, CONFIDENCE) <= budget * self.days
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """What the choices from all runs but one gave in the runs that were left out.
+
+    `notified` of the `faulty` runs, those that are not called healthy, were notified. `lost` are
+    the names of those that only the current settings notify. `choices` counts how often each
+    variant was chosen, by its number.
+    """
+
+    false: Rate
+    faulty: int
+    notified: int
+    lost: tuple[str, ...]
+    choices: Counter[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """The number of the variant to use, or None, and the `reason`.
+
+    `needed_days` and `needed_runs` are how much healthy training is needed in total before a choice
+    is possible; None if that is enough, or if more would not help.
+    """
+
+    variant: int | None
+    reason: str
+    left_out: LeftOut | None = None
+    needed_days: float | None = None
+    needed_runs: int | None = None
+
+
+def false_rate(runs: Sequence[BacktestRun], variant: int) -> Rate:
+    """The false notifications of a variant: those of healthy runs whose duration is known."""
+    timed = [run for run in runs if run.is_healthy and run.days > 0]
+    count = sum(run.notification_count(variant) for run in timed)
+    return Rate(count, sum(run.days for run in timed))
+
+
+def recommend(backtest: Backtest, budget: float = DEFAULT_BUDGET) -> Recommendation:
+    """Choose one of the variants. `budget` is in false notifications per day and run."""
+    runs, variants = backtest.runs, range(len(backtest.variants))
+    healthy = [run for run in runs if run.is_healthy]
+    if not healthy:
+        needed = needed_exposure(0, 0.0, budget, CONFIDENCE)
+        return Recommendation(
+            None,
+            "Name the healthy runs with --healthy: only their notifications are known to be false. "
+            f"For a budget of {budget:g}, {needed:.3g} days of healthy training are needed.",
+            needed_days=needed,
+        )
+    timed = [run for run in healthy if run.days > 0]
+    if not timed:
+        reason = "The healthy runs have no times: give the duration of a step with --step-seconds."
+        return Recommendation(None, reason)
+    chosen = _choose(runs, variants, budget)
+    if chosen is None or len(timed) < MIN_HEALTHY_RUNS:
+        return _refuse(timed, variants, budget)
+    left_out = _leave_one_out(runs, variants, budget)
+    if left_out.false.per_day > budget:
+        return Recommendation(
+            None,
+            "Chosen from all runs but one, the settings exceed the budget in the run that is left "
+            f"out: {_number(left_out.false.per_day)} false notifications per run day.",
+            left_out,
+        )
+    reason = _reason(runs, chosen, budget)
+    return Recommendation(chosen, reason, left_out)
+
+
+def _choose(runs: Sequence[BacktestRun], variants: Sequence[int], budget: float) -> int | None:
+    """The best variant within the budget; None if there is none."""
+    within = [each for each in variants if false_rate(runs, each).is_within(budget)]
+    faulty = [run for run in runs if not run.is_healthy]
+
+    def rank(variant: int) -> tuple[float, ...]:
+        notified = sum(run.is_notified(variant) for run in faulty)
+        delay = sum(run.notified_share(variant) for run in faulty) / max(1, len(faulty))
+        return -notified, round(delay, 2), false_rate(runs, variant).count, variant
+
+    return min(within, key=rank, default=None)
+
+
+def _leave_one_out(runs: Sequence[BacktestRun], variants: Sequence[int], budget: float) -> LeftOut:
+    """Choose without each run, and measure on it. Without a choice, the current settings stay."""
+    chosen = [*_choices(runs, variants, budget)]
+    pairs = [*zip(runs, chosen, strict=True)]
+    timed = [(run, each) for run, each in pairs if run.is_healthy and run.days > 0]
+    faulty = [(run, each) for run, each in pairs if not run.is_healthy]
+    count = sum(run.notification_count(each) for run, each in timed)
+    lost = [run for run, each in faulty if run.is_notified(0) and not run.is_notified(each)]
+    return LeftOut(
+        Rate(count, sum(run.days for run, _ in timed)),
+        len(faulty),
+        sum(run.is_notified(each) for run, each in faulty),
+        tuple(run.name for run in lost),
+        Counter(chosen),
+    )
+
+
+def _choices(runs: Sequence[BacktestRun], variants: Sequence[int], budget: float) -> Iterator[int]:
+    for place in range(len(runs)):
+        others = [*runs[:place], *runs[place + 1 :]]
+        yield _choose(others, variants, budget) or 0
+
+
+def _refuse(timed: Sequence[BacktestRun], variants: Sequence[int], budget: float) -> Recommendation:
+    """Why none is chosen, and how many runs are needed."""
+    fewest = min(variants, key=lambda each: (false_rate(timed, each).count, each))
+    rate = false_rate(timed, fewest)
+    needed = needed_exposure(rate.count, rate.days, budget, CONFIDENCE)
+    has = f"{_counted(len(timed), 'healthy run')} in {rate.days:.3g} days"
+    if not isfinite(needed):
+        return Recommendation(
+            None,
+            f"None of the settings is within the budget: the fewest false notifications are "
+            f"{rate.count} of {has}, {_number(rate.per_day)} per run day. They are of "
+            f"{_detectors(timed, fewest)}.",
+        )
+    runs = max(MIN_HEALTHY_RUNS, ceil(needed / rate.days * len(timed)))
+    limit = upper_limit(rate.count, CONFIDENCE) / rate.days
+    return Recommendation(
+        None,
+        f"Too few runs: with {_counted(rate.count, 'false notification')} of {has}, the rate may "
+        f"be up to {_number(limit)} per run day (95 %). For a "
+        f"budget of {budget:g}, {needed:.3g} days of healthy training are needed, about {runs} "
+        f"such runs.",
+        needed_days=needed,
+        needed_runs=runs,
+    )
+
+
+def _detectors(runs: Sequence[BacktestRun], variant: int) -> str:
+    counts = Counter(each.detector for run in runs for each in run.findings[variant].notifications)
+    return ", ".join(f"{name} ({count})" for name, count in counts.most_common())
+
+
+def _reason(runs: Sequence[BacktestRun], chosen: int, budget: float) -> str:
+    rate = false_rate(runs, chosen)
+    limit = upper_limit(rate.count, CONFIDENCE) / rate.days
+    faulty = [run for run in runs if not run.is_healthy]
+    notified = sum(run.is_notified(chosen) for run in faulty)
+    return (
+        f"{_counted(rate.count, 'false notification')} in {rate.days:.3g} run days: at most "
+        f"{_number(limit)} per run day (95 %), within the budget of {budget:g}. "
+        f"{notified} of {_counted(len(faulty), 'other run')} notified."
+    )
+
+
+def _number(value: float) -> str:
+    """Two digits.
+
+    >>> _number(0.0957), _number(183.2)
+    ('0.096', '180')
+    """
+    return f"{float(f'{value:.2g}'):g}"
+
+
+def _counted(count: int, noun: str) -> str:
+    """The number with its noun.
+
+    >>> _counted(1, "run"), _counted(0, "run")
+    ('1 run', '0 runs')
+    """
+    return f"{count} {noun}{'' if count == 1 else 's'}"

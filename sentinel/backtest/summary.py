@@ -1,0 +1,132 @@
+"""What a backtest found as plain data that JSON can represent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from sentinel.backtest.backtest import Backtest, BacktestRun
+from sentinel.backtest.changes import compare_incidents
+from sentinel.backtest.recommendation import Rate, Recommendation, false_rate
+from sentinel.backtest.run_replay import FoundIncident
+
+
+def summarize(
+    backtest: Backtest, recommendation: Recommendation | None, budget: float
+) -> dict[str, Any]:
+    """Keys: settings, runs, changes, skipped, budget and recommendation.
+
+    `settings`, the current ones first: name, assignments (nested tables), notifications, per_run,
+    per_run_day (None if no run has times), run_days, false (`rate_to_dict` of the healthy runs;
+    None without any), notified (other runs with a notification) and others (how many there are).
+    `runs`: name, is_healthy, days (None if not known), notes, and notifications: for each settings
+    a list. `changes` against the current settings: settings, run, change (appeared, gone or
+    changed), the incident, as it was `before` if it changed, and delay (steps from the former
+    notification to that of the incident). `recommendation` is None if there are no other settings.
+    """
+    return {
+        "settings": [*_settings(backtest)],
+        "runs": [_run(run) for run in backtest.runs],
+        "changes": [*_changes(backtest)],
+        "skipped": [
+            {"name": each.name, "path": str(each.path), "reason": each.reason}
+            for each in backtest.skipped
+        ],
+        "budget": budget,
+        "recommendation": recommendation and _recommendation(backtest, recommendation),
+    }
+
+
+def rate_to_dict(rate: Rate) -> dict[str, Any]:
+    """Keys: count, run_days, per_run_day, and its limits at 95 %, low and high."""
+    low, high = rate.limits
+    return {
+        "count": rate.count,
+        "run_days": rate.days,
+        "per_run_day": rate.per_day,
+        "low": low,
+        "high": high,
+    }
+
+
+def _settings(backtest: Backtest) -> Iterator[dict[str, Any]]:
+    runs = backtest.runs
+    others = [run for run in runs if not run.is_healthy]
+    has_healthy = any(run.is_healthy and run.days > 0 for run in runs)
+    timed = [run for run in runs if run.days > 0]
+    days = sum(run.days for run in timed)
+    for number, variant in enumerate(backtest.variants):
+        count = sum(run.notification_count(number) for run in runs)
+        in_days = sum(run.notification_count(number) for run in timed)
+        yield {
+            "name": variant.name,
+            "assignments": variant.tree,
+            "notifications": count,
+            "per_run": count / len(runs) if runs else None,
+            "per_run_day": in_days / days if days else None,
+            "run_days": days,
+            "false": rate_to_dict(false_rate(runs, number)) if has_healthy else None,
+            "notified": sum(run.is_notified(number) for run in others),
+            "others": len(others),
+        }
+
+
+def _run(run: BacktestRun) -> dict[str, Any]:
+    return {
+        "name": run.name,
+        "is_healthy": run.is_healthy,
+        "steps": run.findings[0].steps,
+        "days": run.days or None,
+        "notes": [*run.findings[0].notes],
+        "notifications": [
+            [asdict(each) for each in findings.notifications] for findings in run.findings
+        ],
+    }
+
+
+def _changes(backtest: Backtest) -> Iterator[dict[str, Any]]:
+    for number, variant in enumerate(backtest.variants[1:], 1):
+        for run in backtest.runs:
+            before, after = run.findings[0].incidents, run.findings[number].incidents
+            found = compare_incidents(before, after)
+            at = {"settings": variant.name, "run": run.name}
+            for incident in found.appeared:
+                yield at | {"change": "appeared"} | _incident(incident)
+            for incident in found.gone:
+                yield at | {"change": "gone"} | _incident(incident)
+            for old, new in found.changed:
+                delay = new.opened_step - old.opened_step
+                body = {"change": "changed", "before": asdict(old), "delay": delay}
+                yield at | body | _incident(new)
+
+
+def _incident(incident: FoundIncident) -> dict[str, Any]:
+    return {"incident": asdict(incident)}
+
+
+def _recommendation(backtest: Backtest, made: Recommendation) -> dict[str, Any]:
+    variant = None if made.variant is None else backtest.variants[made.variant]
+    left_out = made.left_out
+    return {
+        "settings": variant and variant.name,
+        "assignments": variant and variant.tree,
+        "toml": variant and variant.toml,
+        "reason": made.reason,
+        "false": None
+        if made.variant is None
+        else rate_to_dict(false_rate(backtest.runs, made.variant)),
+        "left_out": left_out
+        and {
+            "false": rate_to_dict(left_out.false),
+            "others": left_out.faulty,
+            "notified": left_out.notified,
+            "lost": [*left_out.lost],
+            "choices": [
+                {"settings": backtest.variants[number].name, "runs": count}
+                for number, count in left_out.choices.most_common()
+            ],
+        },
+        "needed_run_days": made.needed_days,
+        "needed_runs": made.needed_runs,
+    }
