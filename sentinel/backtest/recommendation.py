@@ -25,8 +25,6 @@ from math import ceil, isfinite
 from sentinel.backtest.backtest import Backtest, BacktestRun
 from sentinel.stats.poisson_limits import needed_exposure, two_sided_limits, upper_limit
 
-DEFAULT_BUDGET = 0.1
-"""False notifications per run day."""
 CONFIDENCE = 0.95
 MIN_HEALTHY_RUNS = 2
 """Without another healthy run, a choice cannot be measured on one that is left out."""
@@ -62,15 +60,15 @@ class LeftOut:
     """What the choices from all runs but one gave in the runs that were left out.
 
     `notified` of the `faulty` runs, those that are not called healthy, were notified. `lost` are
-    the names of those that only the current settings notify. `choices` counts how often each
-    variant was chosen, by its number.
+    the names of those that only the current settings notify. `choices` are the numbers of the
+    variants that were chosen without each of the runs.
     """
 
     false: Rate
     faulty: int
     notified: int
     lost: tuple[str, ...]
-    choices: Counter[int]
+    choices: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +93,7 @@ def false_rate(runs: Sequence[BacktestRun], variant: int) -> Rate:
     return Rate(count, sum(run.days for run in timed))
 
 
-def recommend(backtest: Backtest, budget: float = DEFAULT_BUDGET) -> Recommendation:
+def recommend(backtest: Backtest, budget: float) -> Recommendation:
     """Choose one of the variants. `budget` is in false notifications per day and run."""
     runs, variants = backtest.runs, range(len(backtest.variants))
     healthy = [run for run in runs if run.is_healthy]
@@ -152,7 +150,7 @@ def _leave_one_out(runs: Sequence[BacktestRun], variants: Sequence[int], budget:
         len(faulty),
         sum(run.is_notified(each) for run, each in faulty),
         tuple(run.name for run in lost),
-        Counter(chosen),
+        tuple(chosen),
     )
 
 

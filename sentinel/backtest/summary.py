@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
@@ -124,7 +125,7 @@ def _recommendation(backtest: Backtest, made: Recommendation) -> dict[str, Any]:
             "lost": [*left_out.lost],
             "choices": [
                 {"settings": backtest.variants[number].name, "runs": count}
-                for number, count in left_out.choices.most_common()
+                for number, count in Counter(left_out.choices).most_common()
             ],
         },
         "needed_run_days": made.needed_days,
