@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
+from sentinel.backtest.marks import NO_MARKS, RunMarks, StepRange, read_marks
 from sentinel.backtest.run_replay import RunFindings, replay_run
 from sentinel.backtest.run_sources import FoundRuns, RunSource, SkippedRun
 from sentinel.backtest.variants import Variant
@@ -22,29 +23,53 @@ Progress = Callable[[int, int], None]
 class BacktestRun:
     """A run with what a replay found with each of the variants, in their order.
 
-    `is_healthy` is whether the user states that nothing was wrong with it. `days` is how long it
-    trained, in days; 0 if that is not known.
+    `days` is how long it trained, in days; 0 if that is not known. `is_healthy` is whether the user
+    states that nothing was wrong with it; `marks` are those of its cases.
     """
 
     name: str
-    is_healthy: bool
     days: float
     findings: Sequence[RunFindings]
+    is_healthy: bool = False
+    marks: RunMarks = NO_MARKS
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether it is known which of its notifications are false."""
+        return self.is_healthy or self.marks.is_complete
+
+    @property
+    def faults(self) -> tuple[StepRange, ...]:
+        """What is to be found: the useful cases of a judged run; one fault in any other run."""
+        if self.is_healthy:
+            return ()
+        return self.marks.useful_steps if self.marks.is_complete else (StepRange(),)
 
     def notification_count(self, variant: int) -> int:
         """Notifications with the variant of that number."""
         return len(self.findings[variant].notifications)
 
-    def is_notified(self, variant: int) -> bool:
-        """Whether anything would have been sent with that variant."""
-        return self.notification_count(variant) > 0
+    def false_count(self, variant: int) -> int:
+        """Those of a judged run that are of none of its faults."""
+        if not self.is_judged:
+            return 0
+        steps = [each.step for each in self.findings[variant].notifications]
+        return sum(not any(step in fault for fault in self.faults) for step in steps)
 
-    def notified_share(self, variant: int) -> float:
-        """Share of the run before its first notification with that variant; 1 without any."""
+    def found_count(self, variant: int) -> int:
+        """The faults of which there is a notification with that variant."""
+        return sum(share is not None for share in self._shares(variant))
+
+    def found_after(self, variant: int) -> float:
+        """Share of the run before the first notification of each fault, added up; 1 without any."""
+        return sum(1.0 if share is None else share for share in self._shares(variant))
+
+    def _shares(self, variant: int) -> Iterator[float | None]:
         findings = self.findings[variant]
-        if not findings.notifications or findings.last_step <= 0:
-            return 1.0
-        return min(1.0, max(0.0, findings.notifications[0].step / findings.last_step))
+        for fault in self.faults:
+            step = fault.first_of(findings.notifications)
+            known = None if step is None else step / max(1, findings.last_step)
+            yield None if known is None else min(1.0, max(0.0, known))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +114,8 @@ def run_backtest(  # noqa: PLR0913 - each is an option of the command
             backtest.skipped.append(SkippedRun(run.name, run.path, problem))
             continue
         days = findings[0].days(step_seconds)
-        backtest.runs.append(BacktestRun(run.name, run.name in healthy, days, findings))
+        marks = read_marks(run.path)
+        backtest.runs.append(BacktestRun(run.name, days, findings, run.name in healthy, marks))
     return backtest
 
 

@@ -1,12 +1,13 @@
 """Chooses settings that keep within a budget of false notifications, if the runs suffice for that.
 
-A notification of a run that the user calls healthy is false. Settings are within the budget if the
-upper limit of their rate is, at a confidence of 95 %, by the number of false notifications and the
-days that the healthy runs trained. Of those, the settings are chosen with which the most other runs
-are notified, then those that notify them earliest (in hundredths of a run, on average), then those
-with the fewest false notifications.
-The choice from all runs but one is measured on the one that is left out, for each: what a choice
-from the past sends in a run that it has not seen.
+A run is judged if the user calls it healthy, or has marked each of its cases: its notifications are
+false but for those of cases that were useful. Settings are within the budget if the upper limit of
+their rate of false notifications is, at a confidence of 95 %, by their number and the days that the
+judged runs trained. Of those, the settings are chosen that find the most faults, then those that
+find them earliest (in hundredths of a run, on average), then those with the fewest false
+notifications. Faults are the useful cases, and one in each run that is not judged. The choice from
+all runs but one is measured on the one that is left out, for each: what a choice from the past
+sends in a run that it has not seen.
 
 Source
     The limits: sentinel.stats.poisson_limits. They assume that false notifications are independent;
@@ -26,8 +27,8 @@ from sentinel.backtest.backtest import Backtest, BacktestRun
 from sentinel.stats.poisson_limits import needed_exposure, two_sided_limits, upper_limit
 
 CONFIDENCE = 0.95
-MIN_HEALTHY_RUNS = 2
-"""Without another healthy run, a choice cannot be measured on one that is left out."""
+MIN_JUDGED_RUNS = 2
+"""Without another judged run, a choice cannot be measured on one that is left out."""
 MIN_DAYS = 1e-9
 
 
@@ -59,14 +60,14 @@ class Rate:
 class LeftOut:
     """What the choices from all runs but one gave in the runs that were left out.
 
-    `notified` of the `faulty` runs, those that are not called healthy, were notified. `lost` are
-    the names of those that only the current settings notify. `choices` are the numbers of the
-    variants that were chosen without each of the runs.
+    `found` of the `faults` were notified. `lost` are the names of the runs of which the current
+    settings find more faults. `choices` are the numbers of the variants that were chosen without
+    each of the runs.
     """
 
     false: Rate
-    faulty: int
-    notified: int
+    faults: int
+    found: int
     lost: tuple[str, ...]
     choices: tuple[int, ...]
 
@@ -87,30 +88,35 @@ class Recommendation:
 
 
 def false_rate(runs: Sequence[BacktestRun], variant: int) -> Rate:
-    """The false notifications of a variant: those of healthy runs whose duration is known."""
-    timed = [run for run in runs if run.is_healthy and run.days > 0]
-    count = sum(run.notification_count(variant) for run in timed)
-    return Rate(count, sum(run.days for run in timed))
+    """The false notifications of a variant: those of judged runs whose duration is known."""
+    timed = [run for run in runs if run.is_judged and run.days > 0]
+    return Rate(sum(run.false_count(variant) for run in timed), sum(run.days for run in timed))
+
+
+def found_and_faults(runs: Sequence[BacktestRun], variant: int) -> tuple[int, int]:
+    """How many faults a variant finds, and how many there are."""
+    return sum(run.found_count(variant) for run in runs), sum(len(run.faults) for run in runs)
 
 
 def recommend(backtest: Backtest, budget: float) -> Recommendation:
     """Choose one of the variants. `budget` is in false notifications per day and run."""
     runs, variants = backtest.runs, range(len(backtest.variants))
-    healthy = [run for run in runs if run.is_healthy]
-    if not healthy:
+    judged = [run for run in runs if run.is_judged]
+    if not judged:
         needed = needed_exposure(0, 0.0, budget, CONFIDENCE)
         return Recommendation(
             None,
-            "Name the healthy runs with --healthy: only their notifications are known to be false. "
-            f"For a budget of {budget:g}, {needed:.3g} days of healthy training are needed.",
+            "Name the healthy runs with --healthy, or mark the cases of runs with `sentinel "
+            "feedback`: else it is not known which notifications are false. For a budget of "
+            f"{budget:g}, {needed:.3g} days of training are needed.",
             needed_days=needed,
         )
-    timed = [run for run in healthy if run.days > 0]
+    timed = [run for run in judged if run.days > 0]
     if not timed:
-        reason = "The healthy runs have no times: give the duration of a step with --step-seconds."
+        reason = "The judged runs have no times: give the duration of a step with --step-seconds."
         return Recommendation(None, reason)
     chosen = _choose(runs, variants, budget)
-    if chosen is None or len(timed) < MIN_HEALTHY_RUNS:
+    if chosen is None or len(timed) < MIN_JUDGED_RUNS:
         return _refuse(timed, variants, budget)
     left_out = _leave_one_out(runs, variants, budget)
     if left_out.false.per_day > budget:
@@ -127,12 +133,11 @@ def recommend(backtest: Backtest, budget: float) -> Recommendation:
 def _choose(runs: Sequence[BacktestRun], variants: Sequence[int], budget: float) -> int | None:
     """The best variant within the budget; None if there is none."""
     within = [each for each in variants if false_rate(runs, each).is_within(budget)]
-    faulty = [run for run in runs if not run.is_healthy]
 
     def rank(variant: int) -> tuple[float, ...]:
-        notified = sum(run.is_notified(variant) for run in faulty)
-        delay = sum(run.notified_share(variant) for run in faulty) / max(1, len(faulty))
-        return -notified, round(delay, 2), false_rate(runs, variant).count, variant
+        found, faults = found_and_faults(runs, variant)
+        delay = sum(run.found_after(variant) for run in runs) / max(1, faults)
+        return -found, round(delay, 2), false_rate(runs, variant).count, variant
 
     return min(within, key=rank, default=None)
 
@@ -141,15 +146,13 @@ def _leave_one_out(runs: Sequence[BacktestRun], variants: Sequence[int], budget:
     """Choose without each run, and measure on it. Without a choice, the current settings stay."""
     chosen = [*_choices(runs, variants, budget)]
     pairs = [*zip(runs, chosen, strict=True)]
-    timed = [(run, each) for run, each in pairs if run.is_healthy and run.days > 0]
-    faulty = [(run, each) for run, each in pairs if not run.is_healthy]
-    count = sum(run.notification_count(each) for run, each in timed)
-    lost = [run for run, each in faulty if run.is_notified(0) and not run.is_notified(each)]
+    timed = [(run, each) for run, each in pairs if run.is_judged and run.days > 0]
+    count = sum(run.false_count(each) for run, each in timed)
     return LeftOut(
         Rate(count, sum(run.days for run, _ in timed)),
-        len(faulty),
-        sum(run.is_notified(each) for run, each in faulty),
-        tuple(run.name for run in lost),
+        sum(len(run.faults) for run in runs),
+        sum(run.found_count(each) for run, each in pairs),
+        tuple(run.name for run, each in pairs if run.found_count(each) < run.found_count(0)),
         tuple(chosen),
     )
 
@@ -165,7 +168,7 @@ def _refuse(timed: Sequence[BacktestRun], variants: Sequence[int], budget: float
     fewest = min(variants, key=lambda each: (false_rate(timed, each).count, each))
     rate = false_rate(timed, fewest)
     needed = needed_exposure(rate.count, rate.days, budget, CONFIDENCE)
-    has = f"{_counted(len(timed), 'healthy run')} in {rate.days:.3g} days"
+    has = f"{_counted(len(timed), 'judged run')} in {rate.days:.3g} days"
     if not isfinite(needed):
         return Recommendation(
             None,
@@ -173,13 +176,13 @@ def _refuse(timed: Sequence[BacktestRun], variants: Sequence[int], budget: float
             f"{rate.count} of {has}, {_number(rate.per_day)} per run day. They are of "
             f"{_detectors(timed, fewest)}.",
         )
-    runs = max(MIN_HEALTHY_RUNS, ceil(needed / rate.days * len(timed)))
+    runs = max(MIN_JUDGED_RUNS, ceil(needed / rate.days * len(timed)))
     limit = upper_limit(rate.count, CONFIDENCE) / rate.days
     return Recommendation(
         None,
         f"Too few runs: with {_counted(rate.count, 'false notification')} of {has}, the rate may "
         f"be up to {_number(limit)} per run day (95 %). For a "
-        f"budget of {budget:g}, {needed:.3g} days of healthy training are needed, about {runs} "
+        f"budget of {budget:g}, {needed:.3g} days of training are needed, about {runs} "
         f"such runs.",
         needed_days=needed,
         needed_runs=runs,
@@ -187,6 +190,7 @@ def _refuse(timed: Sequence[BacktestRun], variants: Sequence[int], budget: float
 
 
 def _detectors(runs: Sequence[BacktestRun], variant: int) -> str:
+    """The detectors of the notifications of judged runs, the most frequent first."""
     counts = Counter(each.detector for run in runs for each in run.findings[variant].notifications)
     return ", ".join(f"{name} ({count})" for name, count in counts.most_common())
 
@@ -194,12 +198,11 @@ def _detectors(runs: Sequence[BacktestRun], variant: int) -> str:
 def _reason(runs: Sequence[BacktestRun], chosen: int, budget: float) -> str:
     rate = false_rate(runs, chosen)
     limit = upper_limit(rate.count, CONFIDENCE) / rate.days
-    faulty = [run for run in runs if not run.is_healthy]
-    notified = sum(run.is_notified(chosen) for run in faulty)
+    found, faults = found_and_faults(runs, chosen)
     return (
         f"{_counted(rate.count, 'false notification')} in {rate.days:.3g} run days: at most "
         f"{_number(limit)} per run day (95 %), within the budget of {budget:g}. "
-        f"{notified} of {_counted(len(faulty), 'other run')} notified."
+        f"{found} of {_counted(faults, 'fault')} found."
     )
 
 

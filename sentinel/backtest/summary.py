@@ -9,27 +9,35 @@ from typing import Any
 
 from sentinel.backtest.backtest import Backtest, BacktestRun
 from sentinel.backtest.changes import compare_incidents
-from sentinel.backtest.recommendation import Rate, Recommendation, false_rate
+from sentinel.backtest.recommendation import (
+    Rate,
+    Recommendation,
+    false_rate,
+    found_and_faults,
+)
 from sentinel.backtest.run_replay import FoundIncident
 
 
 def summarize(
     backtest: Backtest, recommendation: Recommendation | None, budget: float
 ) -> dict[str, Any]:
-    """Keys: settings, runs, changes, skipped, budget and recommendation.
+    """Keys: settings, runs, changes, marks, skipped, budget and recommendation.
 
     `settings`, the current ones first: name, assignments (nested tables), notifications, per_run,
-    per_run_day (None if no run has times), run_days, false (`rate_to_dict` of the healthy runs;
-    None without any), notified (other runs with a notification) and others (how many there are).
-    `runs`: name, is_healthy, days (None if not known), notes, and notifications: for each settings
-    a list. `changes` against the current settings: settings, run, change (appeared, gone or
-    changed), the incident, as it was `before` if it changed, and delay (steps from the former
-    notification to that of the incident). `recommendation` is None if there are no other settings.
+    per_run_day (None if no run has times), run_days, false (`rate_to_dict` of the judged runs;
+    None without any), found (faults with a notification) and faults (how many there are).
+    `runs`: name, is_healthy, is_judged, steps, days (None if not known), notes, and notifications:
+    for each settings a list. `changes` against the current settings: settings, run, change
+    (appeared, gone or changed), the incident, as it was `before` if it changed, and delay (steps
+    from the former notification to that of the incident). `marks`: run, case, mark, and steps: for
+    each settings the step of its first notification, None if it is gone. `recommendation` is None
+    if there are no other settings.
     """
     return {
         "settings": [*_settings(backtest)],
         "runs": [_run(run) for run in backtest.runs],
         "changes": [*_changes(backtest)],
+        "marks": [*_marks(backtest)],
         "skipped": [
             {"name": each.name, "path": str(each.path), "reason": each.reason}
             for each in backtest.skipped
@@ -53,12 +61,12 @@ def rate_to_dict(rate: Rate) -> dict[str, Any]:
 
 def _settings(backtest: Backtest) -> Iterator[dict[str, Any]]:
     runs = backtest.runs
-    others = [run for run in runs if not run.is_healthy]
-    has_healthy = any(run.is_healthy and run.days > 0 for run in runs)
+    has_judged = any(run.is_judged and run.days > 0 for run in runs)
     timed = [run for run in runs if run.days > 0]
     days = sum(run.days for run in timed)
     for number, variant in enumerate(backtest.variants):
         count = sum(run.notification_count(number) for run in runs)
+        found, faults = found_and_faults(runs, number)
         in_days = sum(run.notification_count(number) for run in timed)
         yield {
             "name": variant.name,
@@ -67,9 +75,9 @@ def _settings(backtest: Backtest) -> Iterator[dict[str, Any]]:
             "per_run": count / len(runs) if runs else None,
             "per_run_day": in_days / days if days else None,
             "run_days": days,
-            "false": rate_to_dict(false_rate(runs, number)) if has_healthy else None,
-            "notified": sum(run.is_notified(number) for run in others),
-            "others": len(others),
+            "false": rate_to_dict(false_rate(runs, number)) if has_judged else None,
+            "found": found,
+            "faults": faults,
         }
 
 
@@ -77,6 +85,7 @@ def _run(run: BacktestRun) -> dict[str, Any]:
     return {
         "name": run.name,
         "is_healthy": run.is_healthy,
+        "is_judged": run.is_judged,
         "steps": run.findings[0].steps,
         "days": run.days or None,
         "notes": [*run.findings[0].notes],
@@ -102,6 +111,14 @@ def _changes(backtest: Backtest) -> Iterator[dict[str, Any]]:
                 yield at | body | _incident(new)
 
 
+def _marks(backtest: Backtest) -> Iterator[dict[str, Any]]:
+    for run in backtest.runs:
+        for case in run.marks.cases:
+            steps = [case.steps.first_of(each.notifications) for each in run.findings]
+            mark = "useful" if case.is_useful else "false"
+            yield {"run": run.name, "case": case.name, "mark": mark, "steps": steps}
+
+
 def _incident(incident: FoundIncident) -> dict[str, Any]:
     return {"incident": asdict(incident)}
 
@@ -120,8 +137,8 @@ def _recommendation(backtest: Backtest, made: Recommendation) -> dict[str, Any]:
         "left_out": left_out
         and {
             "false": rate_to_dict(left_out.false),
-            "others": left_out.faulty,
-            "notified": left_out.notified,
+            "faults": left_out.faults,
+            "found": left_out.found,
             "lost": [*left_out.lost],
             "choices": [
                 {"settings": backtest.variants[number].name, "runs": count}

@@ -28,6 +28,9 @@ def print_backtest(summary: dict[str, Any]) -> None:
     shown = _shown_settings(summary)
     console.print(_settings_table(summary["settings"]))
     console.print(_run_table(summary, shown))
+    if summary["marks"]:
+        console.print(_mark_table(summary, shown))
+        _print_hidden(console, len(summary["marks"]), "cases")
     for number in shown[1:]:
         name = summary["settings"][number]["name"]
         changes = [each for each in summary["changes"] if each["settings"] == name]
@@ -55,14 +58,14 @@ def _settings_table(settings: Sequence[dict[str, Any]]) -> Table:
     table = _table("Notifications per run and per day of training")
     table.add_column("Settings", overflow="fold", min_width=MIN_SETTINGS_WIDTH)
     has_false = any(each["false"] for each in settings)
-    for column in ("Per run", "Per day", *["False per day"] * has_false, "Notified"):
+    for column in ("Per run", "Per day", *["False per day"] * has_false, "Found"):
         table.add_column(column)
     for each in settings:
         counts = [_number(each["per_run"]), _number(each["per_run_day"])]
         counts += [_rate(each["false"])] if has_false else []
-        notified = f"{each['notified']} of {each['others']}"
-        table.add_row(Text(_setting_name(each["name"])), *counts, notified)
-    table.caption = "Notified: of the other runs than the healthy ones" if has_false else None
+        found = f"{each['found']} of {each['faults']}"
+        table.add_row(Text(_setting_name(each["name"])), *counts, found)
+    table.caption = "Found: the runs that are not judged, and the cases that are marked as useful"
     return table
 
 
@@ -78,12 +81,34 @@ def _run_table(summary: dict[str, Any], shown: Sequence[int]) -> Table:
         key=lambda row: (len(set(row[1])) == 1, row[0]["name"]),
     )
     for run, counts in rows[:MAX_ROWS]:
-        name = f"{run['name']} (healthy)" if run["is_healthy"] else run["name"]
+        kind = "healthy" if run["is_healthy"] else "judged" if run["is_judged"] else ""
+        name = f"{run['name']} ({kind})" if kind else run["name"]
         cells = [_number(run["days"]), *map(str, counts)]
         table.add_row(Text(_clean(name)), *cells)
     left = len(summary["runs"]) - len(rows[:MAX_ROWS])
     table.caption = f"{left} more without a notification, or unchanged" if left else None
     return table
+
+
+def _mark_table(summary: dict[str, Any], shown: Sequence[int]) -> Table:
+    """The first notification of each marked case, and how it moves."""
+    names = [summary["settings"][number]["name"] for number in shown]
+    table = _table("Marked cases: step of the notification", "Case", "Mark")
+    for name in names:
+        table.add_column(_setting_name(name), overflow="fold")
+    for each in summary["marks"][:MAX_ROWS]:
+        now, *others = (each["steps"][number] for number in shown)
+        cells = [_step(now), *(_step(other) + _delay_between(now, other) for other in others)]
+        table.add_row(Text(_clean(each["case"])), each["mark"], *cells)
+    return table
+
+
+def _step(step: int | None) -> str:
+    return "none" if step is None else str(step)
+
+
+def _delay_between(before: int | None, after: int | None) -> str:
+    return _delay(None if before is None or after is None else after - before)
 
 
 def _change_table(name: str, changes: Sequence[dict[str, Any]]) -> Table:
@@ -146,11 +171,11 @@ def _left_out_text(left_out: dict[str, Any]) -> str:
     text = (
         "Chosen without the run that is measured, for each run: "
         f"{_rate(left_out['false'])} false notifications per day, "
-        f"{left_out['notified']} of {left_out['others']} other runs notified."
+        f"{left_out['found']} of {left_out['faults']} faults found."
     )
     parts = [text]
     if left_out["lost"]:
-        parts.append(f"Not notified, unlike now: {', '.join(left_out['lost'])}.")
+        parts.append(f"Lost: {', '.join(left_out['lost'])}.")
     choices = ", ".join(
         f"{_setting_name(each['settings'])} ({each['runs']})" for each in left_out["choices"]
     )

@@ -35,7 +35,7 @@ SMALLEST = {
     "run_list": "50",
     "agent": "--ranks 1 --seconds 1",
     "agent_steps": "--ranks 1 --steps 20 --aligned 8 --aligned-steps 4",
-    "backtest": "--families 1 --healthy 1 --severities severe --axes 0 --jobs 1",
+    "backtest": "--families 1 --healthy 1 --severities severe --no-grid --jobs 1",
     "baseline_memory": "--families 1 --siblings 1",
     "catching_up": "--ranks 1 --steps 200",
     "causes": "--made",

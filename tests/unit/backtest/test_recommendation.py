@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sentinel.backtest.backtest import Backtest, BacktestRun, match_names
+from sentinel.backtest.marks import MarkedCase, RunMarks, StepRange
 from sentinel.backtest.recommendation import recommend
 from sentinel.backtest.run_replay import RunFindings, SentNotification
 from sentinel.backtest.variants import Variant
@@ -20,7 +23,7 @@ def findings(steps):
 
 def make_run(name, steps, *, is_healthy=False, days=1.0):
     """A run with the steps of the notifications by each of the settings."""
-    return BacktestRun(name, is_healthy, days, [findings(each) for each in steps])
+    return BacktestRun(name, days, [findings(each) for each in steps], is_healthy)
 
 
 def make_backtest(runs):
@@ -44,7 +47,7 @@ def test_of_settings_within_the_budget_those_that_notify_most_runs_are_chosen():
 
     assert made.variant == 1
     assert made.reason.startswith("0 false notifications in 120 run days: at most 0.025")
-    assert (made.left_out.notified, made.left_out.faulty, made.left_out.lost) == (3, 3, ())
+    assert (made.left_out.found, made.left_out.faults, made.left_out.lost) == (3, 3, ())
     assert made.left_out.choices == (1,) * 6
 
 
@@ -64,7 +67,7 @@ def test_too_few_runs_give_no_recommendation_and_how_many_are_needed():
     assert made.variant is None
     assert made.needed_runs == 30
     assert made.needed_days == pytest.approx(29.96, abs=0.01)
-    assert "Too few runs: with 0 false notifications of 10 healthy runs in 10 days" in made.reason
+    assert "Too few runs: with 0 false notifications of 10 judged runs in 10 days" in made.reason
     assert recommend_for(healthy_runs(30, [[], []])).variant is not None
 
 
@@ -120,9 +123,34 @@ def test_what_only_a_run_itself_tells_is_lost_without_it():
     left_out = recommend_for([*healthy, one_false, hidden, *plain]).left_out
 
     assert left_out.lost == ("hidden",)
-    assert left_out.notified == 3
+    assert left_out.found == 3
 
 
 def test_a_pattern_without_a_run_names_the_nearest():
     with pytest.raises(ValueError, match=r"matches none of the runs. Did you mean 'good-1'"):
         match_names(["god-1"], ["good-1", "bad"])
+
+
+def test_in_a_run_with_marks_what_is_outside_the_useful_cases_is_false():
+    cases = (MarkedCase("a", True, StepRange(40, 60)), MarkedCase("b", False, StepRange(70, 75)))
+    steps = [[50, 72], [45, 46, 61], []]
+    run = replace(make_run("marked", steps), marks=RunMarks(cases, is_complete=True))
+
+    assert [run.false_count(each) for each in range(3)] == [1, 1, 0]
+    assert [run.found_count(each) for each in range(3)] == [1, 1, 0]
+    assert [run.found_after(each) for each in range(3)] == [0.5, 0.45, 1.0]
+
+
+def test_a_run_whose_marks_are_not_complete_is_not_judged():
+    marks = RunMarks((MarkedCase("a", False, StepRange(70, 75)),))
+    run = replace(make_run("marked", [[50, 72]]), marks=marks)
+
+    assert not run.is_judged
+    assert (run.false_count(0), run.found_count(0), len(run.faults)) == (0, 1, 1)
+
+
+def test_what_the_user_calls_healthy_is_healthy_whatever_its_marks():
+    marks = RunMarks((MarkedCase("a", True, StepRange(0)),), is_complete=True)
+    run = replace(make_run("healthy", [[50]], is_healthy=True), marks=marks)
+
+    assert (run.false_count(0), run.faults) == (1, ())

@@ -6,6 +6,7 @@ import json
 import os
 import time
 import tomllib
+from contextlib import closing
 from hashlib import sha256
 from random import Random
 
@@ -15,6 +16,10 @@ from typer.testing import CliRunner
 
 from sentinel.cli._backtest_tables import print_backtest
 from sentinel.cli.main import app
+from sentinel.config.plugins import load_classes
+from sentinel.store.cases import all_cases
+from sentinel.store.database import connect
+from sentinel.store.feedback import Feedback, store_feedback
 
 BEGIN = 1.76e9
 STEP_SECONDS = 36_000.0
@@ -64,7 +69,10 @@ def found(logs):
 def stored_home(tmp_path_factory):
     """A home with a healthy run, one with a fault, one that did not end and a damaged one."""
     home = tmp_path_factory.mktemp("home")
-    write_run(home, run="kl-1", steps=110, fault_at=60, ranks=1)
+    useful = Feedback("useful", time.time())
+    with closing(connect(write_run(home, run="kl-1", steps=110, fault_at=60, ranks=1))) as database:
+        for case in all_cases(database, None, print):
+            store_feedback(database, case["name"], useful)
     for run, outcome in {"ok-1": "finished", "open-1": "", "broken-1": "finished"}.items():
         database = write_run(home, run=run, steps=30, ranks=1, outcome=outcome)
     database.write_bytes(database.read_bytes()[:100] + b"x" * 5000)
@@ -101,7 +109,7 @@ def test_more_sensitive_settings_send_more_in_healthy_runs(found):
     current, sensitive, better = found["settings"]
 
     assert [each["false"]["count"] for each in found["settings"]] == [0, 3, 0]
-    assert [current["name"], current["notified"], current["others"]] == ["current settings", 1, 1]
+    assert [current["name"], current["found"], current["faults"]] == ["current settings", 1, 1]
     assert better["per_run"] == pytest.approx(better["notifications"] / 4)
     assert better["per_run_day"] == pytest.approx(better["notifications"] / (4 * DAYS))
     assert sensitive["false"]["per_run_day"] == pytest.approx(1 / DAYS)
@@ -128,7 +136,7 @@ def test_from_enough_days_it_recommends_settings_within_the_budget(found):
     assert made["toml"] == "[detectors.kl_blowup]\nlimit = 0.3"
     assert tomllib.loads(made["toml"]) == made["assignments"]
     assert (made["false"]["count"], made["false"]["run_days"]) == (0, pytest.approx(3 * DAYS))
-    assert (made["left_out"]["notified"], made["left_out"]["lost"]) == (1, [])
+    assert (made["left_out"]["found"], made["left_out"]["lost"]) == (1, [])
     assert made["left_out"]["false"]["count"] == 0
 
 
@@ -148,9 +156,7 @@ def test_from_too_few_days_it_states_how_many_runs_it_needs(logs):
 
     assert result.exit_code == 0
     assert "No recommendation. Too few runs: with 0 false notifications of 2" in result.stdout
-    assert "300 days of healthy training are needed, about 8 such runs" in " ".join(
-        result.stdout.split()
-    )
+    assert "300 days of training are needed, about 8 such runs" in " ".join(result.stdout.split())
 
 
 def test_what_a_detector_found_goes_without_it(logs):
@@ -191,8 +197,30 @@ def test_stored_runs_that_ended_are_replayed_and_nothing_is_changed(stored_home,
     assert skipped["open-1"] == "it may go on: it has no outcome"
     assert "broken-1" in skipped
     assert {each["run"] for each in found["changes"]} == {"kl-1"}
-    assert found["settings"][0]["false"]["count"] == 0
+    assert [each["false"]["count"] for each in found["settings"]] == [0, 0]
     assert contents(stored_home) == before
+
+
+def test_what_people_marked_decides_what_is_false_and_what_is_to_be_found(
+    stored_home, monkeypatch, capsys
+):
+    monkeypatch.setenv("SENTINEL_HOME", str(stored_home))
+    found = backtest_json("kl-1", "--set", f"disable={','.join(load_classes('detectors'))}")
+    (run,) = found["runs"]
+    marks = found["marks"]
+
+    assert (run["is_judged"], run["is_healthy"]) == (True, False)
+    assert marks
+    assert {each["mark"] for each in marks} == {"useful"}
+    current, other = found["settings"]
+    assert (current["found"], current["faults"]) == (len(marks), len(marks))
+    assert current["false"]["count"] == 0
+    assert (other["found"], other["faults"]) == (0, len(marks))
+    assert all(
+        before is not None and after is None for before, after in (each["steps"] for each in marks)
+    )
+    print_backtest(found)
+    assert "Marked cases" in capsys.readouterr().out
 
 
 def test_a_run_is_named_by_its_id_and_a_home_by_its_folder(stored_home, monkeypatch):
