@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
 from sentinel.backtest.marks import NO_MARKS, RunMarks, StepRange, read_marks
-from sentinel.backtest.run_replay import RunFindings, replay_run
+from sentinel.backtest.run_replay import RunFindings, SentNotification, replay_run
 from sentinel.backtest.run_sources import FoundRuns, RunSource, SkippedRun
 from sentinel.backtest.variants import Variant
 from sentinel.config.settings import Settings
@@ -49,12 +49,12 @@ class BacktestRun:
         """Notifications with the variant of that number."""
         return len(self.findings[variant].notifications)
 
-    def false_count(self, variant: int) -> int:
+    def false_notifications(self, variant: int) -> list[SentNotification]:
         """Those of a judged run that are of none of its faults."""
         if not self.is_judged:
-            return 0
-        steps = [each.step for each in self.findings[variant].notifications]
-        return sum(not any(step in fault for fault in self.faults) for step in steps)
+            return []
+        sent = self.findings[variant].notifications
+        return [each for each in sent if not any(each.step in fault for fault in self.faults)]
 
     def found_count(self, variant: int) -> int:
         """The faults of which there is a notification with that variant."""

@@ -90,7 +90,8 @@ class Recommendation:
 def false_rate(runs: Sequence[BacktestRun], variant: int) -> Rate:
     """The false notifications of a variant: those of judged runs whose duration is known."""
     timed = [run for run in runs if run.is_judged and run.days > 0]
-    return Rate(sum(run.false_count(variant) for run in timed), sum(run.days for run in timed))
+    count = sum(len(run.false_notifications(variant)) for run in timed)
+    return Rate(count, sum(run.days for run in timed))
 
 
 def found_and_faults(runs: Sequence[BacktestRun], variant: int) -> tuple[int, int]:
@@ -147,7 +148,7 @@ def _leave_one_out(runs: Sequence[BacktestRun], variants: Sequence[int], budget:
     chosen = [*_choices(runs, variants, budget)]
     pairs = [*zip(runs, chosen, strict=True)]
     timed = [(run, each) for run, each in pairs if run.is_judged and run.days > 0]
-    count = sum(run.false_count(each) for run, each in timed)
+    count = sum(len(run.false_notifications(each)) for run, each in timed)
     return LeftOut(
         Rate(count, sum(run.days for run, _ in timed)),
         sum(len(run.faults) for run in runs),
@@ -190,8 +191,8 @@ def _refuse(timed: Sequence[BacktestRun], variants: Sequence[int], budget: float
 
 
 def _detectors(runs: Sequence[BacktestRun], variant: int) -> str:
-    """The detectors of the notifications of judged runs, the most frequent first."""
-    counts = Counter(each.detector for run in runs for each in run.findings[variant].notifications)
+    """The detectors of the false notifications, the most frequent first."""
+    counts = Counter(each.detector for run in runs for each in run.false_notifications(variant))
     return ", ".join(f"{name} ({count})" for name, count in counts.most_common())
 
 

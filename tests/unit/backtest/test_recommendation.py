@@ -136,7 +136,7 @@ def test_in_a_run_with_marks_what_is_outside_the_useful_cases_is_false():
     steps = [[50, 72], [45, 46, 61], []]
     run = replace(make_run("marked", steps), marks=RunMarks(cases, is_complete=True))
 
-    assert [run.false_count(each) for each in range(3)] == [1, 1, 0]
+    assert [len(run.false_notifications(each)) for each in range(3)] == [1, 1, 0]
     assert [run.found_count(each) for each in range(3)] == [1, 1, 0]
     assert [run.found_after(each) for each in range(3)] == [0.5, 0.45, 1.0]
 
@@ -146,11 +146,11 @@ def test_a_run_whose_marks_are_not_complete_is_not_judged():
     run = replace(make_run("marked", [[50, 72]]), marks=marks)
 
     assert not run.is_judged
-    assert (run.false_count(0), run.found_count(0), len(run.faults)) == (0, 1, 1)
+    assert (len(run.false_notifications(0)), run.found_count(0), len(run.faults)) == (0, 1, 1)
 
 
 def test_what_the_user_calls_healthy_is_healthy_whatever_its_marks():
     marks = RunMarks((MarkedCase("a", True, StepRange(0)),), is_complete=True)
     run = replace(make_run("healthy", [[50]], is_healthy=True), marks=marks)
 
-    assert (run.false_count(0), run.faults) == (1, ())
+    assert (len(run.false_notifications(0)), run.faults) == (1, ())
