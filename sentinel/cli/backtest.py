@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sentinel.cli._options import error_exit, settings_environ
-from sentinel.cli._run_ids import complete_run, resolve_arguments, similar_runs_text
+from sentinel.cli._run_ids import complete_run, resolve_arguments
 
 if TYPE_CHECKING:
     from sentinel.backtest.backtest import Backtest
@@ -96,6 +96,8 @@ def backtest(  # noqa: PLR0913, PLR0917 - the options of the command
     except ConfigError as error:
         raise error_exit("backtest", str(error)) from None
     except UnknownRunError as error:
+        from sentinel.store.run_names import similar_runs_text
+
         similar = similar_runs_text(error.argument) or "`sentinel status --all` lists the runs."
         raise error_exit("backtest", f"{error} {similar}") from None
     try:
