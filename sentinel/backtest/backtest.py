@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
 from sentinel.backtest.marks import NO_MARKS, RunMarks, StepRange, read_marks
@@ -13,6 +12,7 @@ from sentinel.backtest.run_replay import RunFindings, SentNotification, replay_r
 from sentinel.backtest.run_sources import FoundRuns, RunSource, SkippedRun
 from sentinel.backtest.variants import Variant
 from sentinel.config.settings import Settings
+from sentinel.model.nearest_name import nearest_hint
 from sentinel.pipeline.parallel import map_in_processes
 from sentinel.readers.log_folder import read_error_text
 
@@ -145,8 +145,7 @@ def match_names(patterns: Sequence[str], names: Sequence[str]) -> set[str]:
     for pattern in patterns:
         names_of_pattern = [name for name in names if fnmatchcase(name, pattern)]
         if not names_of_pattern:
-            close = get_close_matches(pattern, names, n=1)
-            hint = f" Did you mean {close[0]!r}?" if close else ""
+            hint = nearest_hint(pattern, names)
             raise ValueError(f"{pattern!r} matches none of the runs.{hint}")
         matched.update(names_of_pattern)
     return matched

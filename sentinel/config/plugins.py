@@ -9,10 +9,11 @@ from __future__ import annotations
 import importlib
 import logging
 import pkgutil
-from difflib import get_close_matches
 from functools import cache
 from types import ModuleType
 from typing import Any
+
+from sentinel.model.nearest_name import nearest_hint
 
 log = logging.getLogger(__name__)
 
@@ -52,9 +53,8 @@ def unknown_detector_text(detector: str) -> str:
     detectors = module_names("detectors")
     if detector in detectors:
         return ""
-    matches = get_close_matches(detector, detectors, n=1)
-    hint = f"Did you mean {matches[0]!r}? " if matches else ""
-    return f"no detector {detector!r}. {hint}Detectors: {', '.join(detectors)}."
+    hint = nearest_hint(detector, detectors)
+    return f"no detector {detector!r}.{hint} Detectors: {', '.join(detectors)}."
 
 
 @cache

@@ -10,7 +10,6 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
-from difflib import get_close_matches
 from functools import partial
 from itertools import chain
 from math import isnan
@@ -45,6 +44,7 @@ from sentinel.config.url_policy import is_loopback, url_refusal
 from sentinel.model.delivery import Sink
 from sentinel.model.diagnosis import Cause
 from sentinel.model.finding import Detector, Severity
+from sentinel.model.nearest_name import nearest_hint, nearest_name
 from sentinel.signals.catalogue import SIGNALS, canonical_name, eval_name
 from sentinel.signals.key_words import nearest_signal
 
@@ -302,11 +302,7 @@ def load_agent_settings(environ: Mapping[str, str] | None = None) -> Settings:
 
 def _private_settings(invalid: Iterable[str]) -> ConfigTree:
     """Without what may have been meant to keep texts private, keep them private."""
-    meant = {
-        match
-        for name in invalid
-        for match in get_close_matches(name.partition(".")[0], Settings.model_fields, n=1)
-    }
+    meant = {nearest_name(name.partition(".")[0], Settings.model_fields) for name in invalid}
     private = {"privacy": PrivacySettings(messages=False), "max_samples": 0}
     return {name: value for name, value in private.items() if name in meant}
 
@@ -314,7 +310,7 @@ def _private_settings(invalid: Iterable[str]) -> ConfigTree:
 def _lock(invalid: str, sources: ConfigSources) -> None:
     """Without a login that may have been meant by an invalid setting, let no client in."""
     section, _, name = invalid.rpartition(".")
-    if section not in ("", "cluster") or not get_close_matches(name or "token", _LOGIN_SETTINGS):
+    if section not in ("", "cluster") or not nearest_name(name or "token", _LOGIN_SETTINGS):
         return
     table = sources.tree.setdefault(section, {}) if section else sources.tree
     if not table.keys() & {"token", "token_file"}:
@@ -541,11 +537,10 @@ def _check_key(key: str, signal: Any, sources: ConfigSources) -> str:
         )
     if canonical_name(signal) in _MAPPABLE_SIGNALS:
         return canonical_name(signal)
-    matches = get_close_matches(signal, _MAPPABLE_SIGNALS, n=1)
-    nearest = matches[0] if matches else nearest_signal(signal)
-    hint = f'Did you mean "{nearest}"? ' if nearest else ""
+    nearest = nearest_name(signal, _MAPPABLE_SIGNALS) or nearest_signal(signal)
+    hint = nearest_hint(nearest, [nearest]) if nearest else ""
     raise ConfigError(
-        f"{description}: it names no signal. {hint}Signals are listed in docs/metrics.md, "
+        f"{description}: it names no signal.{hint} Signals are listed in docs/metrics.md, "
         f"such as {', '.join(_SIGNAL_EXAMPLES)}."
     )
 
@@ -579,9 +574,8 @@ def _reject_unknown(
     for key in keys:
         if key in valid:
             continue
-        matches = get_close_matches(key, valid, n=1)
-        hint = f'Did you mean "{matches[0]}"? ' if matches else ""
-        message = f"{sources.describe((*path, key))} is not known. {hint}Valid: {', '.join(valid)}."
+        hint = nearest_hint(key, valid)
+        message = f"{sources.describe((*path, key))} is not known.{hint} Valid: {', '.join(valid)}."
         raise ConfigError(message, (*path, key))
 
 

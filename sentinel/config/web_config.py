@@ -11,7 +11,6 @@ import logging
 import re
 import ssl
 from dataclasses import dataclass
-from difflib import get_close_matches
 from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,6 +18,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from sentinel.config.config_sources import ConfigError, type_name
+from sentinel.model.nearest_name import nearest_hint
 
 log = logging.getLogger(__name__)
 
@@ -340,9 +340,8 @@ def _describe(error: Any) -> str:
         return f"{name} is missing."
     if error["type"] == "extra_forbidden":
         valid = _valid_keys(location[:-1])
-        matches = get_close_matches(location[-1], valid, n=1)
-        hint = f'Did you mean "{matches[0]}"? ' if matches else ""
-        return f"{name} is not known. {hint}Valid: {', '.join(valid)}."
+        hint = nearest_hint(location[-1], valid)
+        return f"{name} is not known.{hint} Valid: {', '.join(valid)}."
     message = error["msg"].removeprefix("Value error, ")
     return f"{name}: the {type_name(error['input'])} given is wrong: {_lower_first(message)}."
 

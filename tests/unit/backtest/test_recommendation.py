@@ -127,7 +127,7 @@ def test_what_only_a_run_itself_tells_is_lost_without_it():
 
 
 def test_a_pattern_without_a_run_names_the_nearest():
-    with pytest.raises(ValueError, match=r"matches none of the runs. Did you mean 'good-1'"):
+    with pytest.raises(ValueError, match=r"matches none of the runs. Did you mean \"good-1\""):
         match_names(["god-1"], ["good-1", "bad"])
 
 

@@ -60,7 +60,7 @@ def test_silences_are_listed_and_ended():
         (["silence", RUN, "--for", "soon"], "--for 'soon' is not a duration"),
         (["silence", RUN, "--for", "0s"], "is not a duration"),
         (["silence", RUN, "--for", "31d"], "up to 30d"),
-        (["silence", RUN, "kl_blow", "--for", "2h"], "Did you mean 'kl_blowup'?"),
+        (["silence", RUN, "kl_blow", "--for", "2h"], 'Did you mean "kl_blowup"?'),
         (["silence", "other", "--list"], "no run 'other'"),
         (["silence", "../x", "--list"], "is not valid"),
         (["ack", RUN], f"run {RUN} has no firing incident."),

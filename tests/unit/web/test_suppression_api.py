@@ -93,7 +93,7 @@ def test_every_change_is_one_line_in_the_log(api, caplog):
     [
         ("acknowledge", [], 400, "must be a JSON object"),
         ("acknowledge", {"incident": "\ud800"}, 400, "not valid JSON"),
-        ("acknowledge", {"detector": "kl_blow"}, 400, "Did you mean 'kl_blowup'?"),
+        ("acknowledge", {"detector": "kl_blow"}, 400, 'Did you mean "kl_blowup"?'),
         ("acknowledge", {"detectr": "x"}, 400, 'Did you mean "detector"?'),
         ("acknowledge", {"detector": 3}, 400, '"detector" must be a string'),
         ("acknowledge", {"revoke": 1}, 400, '"revoke" must be true or false'),
