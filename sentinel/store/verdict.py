@@ -211,14 +211,14 @@ def _since(
 ) -> JsonObject:
     """Since which step and time (epoch seconds) the status holds; None where it is not known.
 
-    A problem: its onset, and when it was found. An end: the last step, and when it ended. A healthy
-    run: when its last problem was over.
+    With a problem: its onset, and when it was found. An end without one: the last step, and when it
+    ended. A healthy run: when its last problem was over.
     """
-    if status in ENDED or (lead is None and status == UNKNOWN):
+    if lead is not None:
+        step, time = lead["onset_step"], _time(lead, "opened_time")
+    elif status in {*ENDED, UNKNOWN}:
         step = state.get("step")
         time = _time(state, "ended") or _time(state, "last_step_time")
-    elif lead is not None:
-        step, time = lead["onset_step"], _time(lead, "opened_time")
     else:
         last = max(past, key=lambda each: _time(each, "resolved_time") or 0.0, default=None)
         step = None if last is None else last["resolved_step"]

@@ -90,7 +90,7 @@ def test_the_list_is_filtered_sorted_and_grouped(page, url):
     expect(page.locator("#runs a.run").first).to_have_text(FAULTY)
     row = page.get_by_role("row").filter(has_text=FAULTY)
     expect(row).to_contain_text("Policy collapse")
-    expect(row).to_contain_text("critical")
+    expect(row).to_contain_text("ended badly")
     expect(row.locator("svg")).to_be_visible()
     assert_usable(page)
 

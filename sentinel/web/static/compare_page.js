@@ -14,6 +14,7 @@ import {
   formatTime,
   formatTrainingEndCount,
   healthClass,
+  healthText,
   isNumber,
   pageElement,
   setAttributes,
@@ -280,7 +281,7 @@ function createComparedRuns(page) {
   const { runs } = page.comparison;
   /** @type {[string, (run: ComparedRun) => Cell][]} */
   const titled = [
-    ["Health", ({ health }) => element("span", health, `pill ${healthClass(health)}`)],
+    ["Health", ({ health }) => element("span", healthText(health), `pill ${healthClass(health)}`)],
     ["State", ({ state }) => state],
     ["Last step", ({ step }) => (isNumber(step) ? formatNumber(step) : "")],
     ["Duration", ({ seconds }) => formatDuration(seconds)],

@@ -342,6 +342,14 @@ export function healthClass(health) {
 }
 
 /**
+ * The status of a verdict in words.
+ * @param {string | undefined} health
+ */
+export function healthText(health) {
+  return (health ?? "unknown").replaceAll("_", " ");
+}
+
+/**
  * CSS class of a verdict: an end with a warning, and a run with steps of which nothing is known, are no good news.
  * @param {Verdict} verdict
  */

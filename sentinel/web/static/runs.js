@@ -14,6 +14,7 @@ import {
   formatNumber,
   formatTime,
   healthClass,
+  healthText,
   isNumber,
   pageElement,
   setAttributes,
@@ -540,7 +541,7 @@ function showSetting(cell, value) {
 /** @param {ListedRun} run */
 function healthParts({ state, health, worst_case: worst }) {
   if (state === "reading") return [];
-  const pill = element("span", health ?? "unknown", `pill ${healthClass(health)}`);
+  const pill = element("span", healthText(health), `pill ${healthClass(health)}`);
   return worst ? [pill, " ", textWithCode("span", worst.subject, "subject")] : [pill];
 }
 

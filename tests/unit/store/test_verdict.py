@@ -147,8 +147,10 @@ def test_a_problem_that_lasted_to_the_end_is_one_of_the_end():
     assert verdict["sentence"] == (
         "Learning rate too high; critical since step 812, and the run finished at step 1,200."
     )
-    assert (verdict["since_step"], verdict["since_time"]) == (1200, NOW - 30.0)
+    assert (verdict["since_step"], verdict["since_time"]) == (812, NOW - 600.0)
     assert verdict["past_count"] == 0
+    well = judge(state="finished", ended=NOW - 30.0)
+    assert (well["since_step"], well["since_time"]) == (1200, NOW - 30.0)
 
 
 def test_an_open_incident_of_no_case_counts():
