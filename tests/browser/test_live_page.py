@@ -134,6 +134,19 @@ def test_the_case_is_acknowledged_on_the_page(shown, live_run):
     expect(card.get_by_role("button", name="Acknowledge")).to_be_visible()
 
 
+def test_the_notification_is_marked_on_the_page(shown, live_run):
+    card = shown.locator(".card.case").first
+    card.get_by_role("button", name="Feedback").click()
+    dialog = shown.get_by_role("dialog")
+    dialog.get_by_label("The notification was").select_option("false")
+    dialog.get_by_label("Comment").fill("A planned <b>change")
+    dialog.get_by_role("button", name="Store").click()
+
+    expect(card).to_contain_text("Marked as a false alarm by Ana <b>: A planned <b>change")
+    (case, *_) = live_run.state()["cases"]
+    assert case["feedback"]["mark"] == "false"
+
+
 def test_a_detector_is_silenced_on_the_page(shown, live_run):
     card = shown.locator(".card.case").first
     card.get_by_role("button", name="Silence").click()
