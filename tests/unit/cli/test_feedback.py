@@ -14,7 +14,7 @@ from sentinel.cli.main import app
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory):
     home = tmp_path_factory.mktemp("home")
-    write_run(home, run="collapse-2", steps=160, fault_at=60)
+    write_run(home, run="collapse-2", steps=110, fault_at=60)
     return home
 
 

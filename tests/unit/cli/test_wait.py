@@ -20,7 +20,7 @@ def stored(tmp_path_factory):
     """A home with a healthy run, one with a fault, and one that did not end."""
     home = tmp_path_factory.mktemp("home")
     write_run(home, run="healthy-1", steps=30)
-    write_run(home, run="collapse-2", steps=160, fault_at=60, begin=1_760_001_000.0)
+    write_run(home, run="collapse-2", steps=110, fault_at=60, begin=1_760_001_000.0)
     write_run(home, run="cut-off-3", steps=20, outcome="", begin=1_760_002_000.0)
     return home
 
