@@ -24,6 +24,7 @@ from typing import Protocol
 from sentinel.agent.dead_run_closer import DeadRunCloser
 from sentinel.agent.home_pruner import HomePruner
 from sentinel.agent.processor import RunProcessor
+from sentinel.agent.provenance_worker import ProvenanceWorker
 from sentinel.agent.registration import AgentRegistration
 from sentinel.agent.run_directory import RunDirectory
 from sentinel.agent.summary_writer import SummaryWriter
@@ -34,6 +35,7 @@ from sentinel.cluster.agent_role import AgentRole
 from sentinel.cluster.spool import MAX_SPOOL_BYTES
 from sentinel.config.settings import Settings, build_sinks
 from sentinel.live.node.node_metrics import NodeMetrics, output_dir
+from sentinel.live.provenance.run_provenance import ProvenanceReader
 from sentinel.live.rings import (
     FAILURE_SETTLE_SECONDS,
     SCAN_INTERVAL_SECONDS,
@@ -365,6 +367,13 @@ class Agent:
         reports, dispatcher, samples = self.report_sender, self.dispatcher, self.sample_poller
         onset_worker, ping = self.processor.onset_worker, self.processor.health_ping
         exporter = OtlpExporter(self.processor.exposition.registry, self.counters, self.run)
+        privacy = self.settings.privacy
+        provenance = ProvenanceWorker(
+            ProvenanceReader(has_command=privacy.command),
+            lambda: self.source.attempt,
+            self._rank_pids,
+            self.processor.store_metadata,
+        )
         return (
             Service(stop=self.source.close),
             Service(self._listen, stop=self.server.stop),
@@ -380,6 +389,7 @@ class Agent:
             Service(stop=self.cluster_role.stop),
             Service(summary_writer.start, stop=summary_writer.stop),
             Service(self.trainjob_status.start, stop=self.trainjob_status.stop),
+            *([Service(poll=provenance.poll, stop=provenance.stop)] if privacy.provenance else []),
             # A receiver that it waits for responds while the others stop.
             Service(stop=lambda: closer.stop(timeout=0.0)),
             Service(keeper.start, stop=keeper.stop),

@@ -396,9 +396,12 @@ class RunProcessor:
         launch = read_launch_status(self.run)
         if launch is not None and launch.name not in {"", self.run}:
             labels[NAME_KEY] = str(stored.get(NAME_KEY) or launch.name)
-        if not labels:
-            return
-        record = Record(self.run, WHOLE_RUN, 0, self._clock(), Event.METADATA, attributes=labels)
+        if labels:
+            self.store_metadata(labels)
+
+    def store_metadata(self, texts: Mapping[str, str]) -> None:
+        """Store metadata that no rank reports; detectors do not see them."""
+        record = Record(self.run, WHOLE_RUN, 0, self._clock(), Event.METADATA, attributes=texts)
         with database.transaction(self.connection, mode="immediate"):
             self.history.run_metadata.update(record)
         self.exposition.update(Result(record))

@@ -126,7 +126,9 @@ class ClusterSettings(BaseModel):
 class PrivacySettings(BaseModel):
     """What is stored and sent of texts of the run.
 
-    `messages` is the first line of an exception's message, without what looks like a secret.
+    `messages` is the first line of an exception's message, `command` the command line, both without
+    what looks like a secret. `provenance` is the command line, the commit, and the versions of
+    packages and of the driver.
     """
 
     model_config = ConfigDict(
@@ -134,6 +136,8 @@ class PrivacySettings(BaseModel):
     )
 
     messages: bool = True
+    command: bool = True
+    provenance: bool = True
 
 
 class HistorySettings(BaseModel):
@@ -303,7 +307,7 @@ def load_agent_settings(environ: Mapping[str, str] | None = None) -> Settings:
 def _private_settings(invalid: Iterable[str]) -> ConfigTree:
     """Without what may have been meant to keep texts private, keep them private."""
     meant = {nearest_name(name.partition(".")[0], Settings.model_fields) for name in invalid}
-    private = {"privacy": PrivacySettings(messages=False), "max_samples": 0}
+    private = {"privacy": PrivacySettings(messages=False, command=False), "max_samples": 0}
     return {name: value for name, value in private.items() if name in meant}
 
 

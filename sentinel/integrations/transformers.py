@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sentinel.client.capture.framework_metadata import transformers_metadata
+from sentinel.client.capture.framework_metadata import dataset_metadata, transformers_metadata
 from sentinel.client.capture.patcher import Patcher
 from sentinel.client.capture.phases import PhaseRecorder
 from sentinel.client.capture.text_sampling import GeneratedBatch
@@ -92,6 +92,7 @@ class TransformersObserver:
             return
         model, optimizer = (getattr(handler, name, None) for name in ("model", "optimizer"))
         metadata = transformers_metadata(args, state, model, optimizer)
+        metadata |= dataset_metadata(getattr(handler, "train_dataloader", None))
         if event == "on_train_begin" and state.global_step:
             metadata["resumed_from"] = state.global_step
         self._patcher.recorder.record_event(Event.METADATA, state.global_step, metadata)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from functools import cache
+from shlex import quote
 
 MAX_LINE_CHARACTERS = 200
 """Length to which a line is cut."""
+MAX_COMMAND_CHARACTERS = 1000
+"""Length to which a command line is cut."""
 MASK = "***"
 
-_MAX_INPUT_CHARACTERS = 4000
+_MAX_INPUT_CHARACTERS, _MAX_ARGUMENTS = 4000, 200
 _SENSITIVE_NAME = (
     r"(?:pass(?:word|wd|phrase)?|pwd|secret|token(?!s|i[sz])|api[_-]?key|access[_-]?key|"
     r"private[_-]?key|credentials?|authorization|cookie|signature)"
@@ -72,8 +76,43 @@ def redact_line(text: str) -> str:
     'cannot open s3://***@bucket/shard-7?***, api_key=***'
     """
     lines = (line.strip() for line in text[:_MAX_INPUT_CHARACTERS].splitlines())
-    line = next(filter(None, lines), "")
+    return _cut(_masked(next(filter(None, lines), "")), MAX_LINE_CHARACTERS)
+
+
+def redact_arguments(arguments: Sequence[str]) -> str:
+    """A command line for a shell, cut and without what may be secret, as in `redact_line`.
+
+    Masked besides are the value after an option such as `--api-key`, and the code after `-c`.
+
+    >>> redact_arguments(["python", "train.py", "--lr", "1e-4", "--hf_token", "abc", "--eos=2"])
+    'python train.py --lr 1e-4 --hf_token *** --eos=2'
+    """
+    words = (_masked(word[:_MAX_INPUT_CHARACTERS]) for word in _without_secret_values(arguments))
+    return _cut(" ".join(map(_quoted, words)), MAX_COMMAND_CHARACTERS)
+
+
+def _without_secret_values(arguments: Sequence[str]) -> Iterator[str]:
+    is_option = re.compile(rf"--?[\w.-]*{_SENSITIVE_NAME}[\w.-]*", re.IGNORECASE).fullmatch
+    previous, is_interpreter = "", True
+    for argument in filter(None, arguments[:_MAX_ARGUMENTS]):
+        is_value = not argument.startswith("-") and not re.fullmatch(r"\d{1,9}", argument)
+        is_code = is_interpreter and previous == "-c"
+        yield MASK if is_code or (is_value and is_option(previous)) else argument
+        is_interpreter &= not previous or argument.startswith("-")
+        previous = argument
+
+
+def _quoted(word: str) -> str:
+    """The word as a shell reads it; asterisks of masks are left as they are."""
+    return quote(word) if re.search(r"[\s'\"\\$`;&|<>()]", word) else word
+
+
+def _masked(line: str) -> str:
     line = "".join(letter if letter.isprintable() else " " for letter in line)
     for pattern, replacement in _patterns():
         line = pattern.sub(replacement, line)
-    return line if len(line) <= MAX_LINE_CHARACTERS else f"{line[: MAX_LINE_CHARACTERS - 1]}…"
+    return line
+
+
+def _cut(line: str, length: int) -> str:
+    return line if len(line) <= length else f"{line[: length - 1]}…"

@@ -1,6 +1,7 @@
 """Transformers: what a Trainer does is recorded at its step, whatever it logs."""
 
 import math
+import re
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -118,6 +119,8 @@ def test_the_configuration_is_recorded(build, recorded, reported_metadata):
     assert known["patch/transformers"] == known["patch/accelerate"] == "on"
     assert known["train_loss"] == pytest.approx(sum(trainer.loss_sums) / 4, rel=1e-5)
     assert "resumed_from" not in known
+    assert known["dataset_rows"] == len(trainer.train_dataset)
+    assert re.fullmatch("[0-9a-f]{16}", known["dataset_fingerprint"])
 
 
 def test_checkpoints_by_epoch_have_no_save_interval(build, reported_metadata):

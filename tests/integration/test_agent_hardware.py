@@ -174,3 +174,21 @@ def test_the_next_agent_shows_the_last_evaluation(ring):
     close(second)
 
     assert (state["signals"]["eval_loss"]["value"], state["state"]) == (2.5, "finished")
+
+
+@pytest.mark.parametrize("provenance", [True, False])
+def test_the_provenance_of_a_run_is_stored_unless_it_is_switched_off(ring, provenance):
+    agent = Agent("live", load_settings({"port": 0, "privacy": {"provenance": provenance}}))
+    deadline = time.monotonic() + (60 if provenance else 0.5)
+    while (
+        time.monotonic() < deadline
+        and "numpy" not in agent.processor.history.run_metadata.as_dict()
+    ):
+        agent.run_once()
+        time.sleep(0.05)
+    state = agent.processor.exposition.state()["metadata"]
+    stored = agent.processor.history.run_metadata.as_dict()
+    close(agent)
+
+    assert ("numpy" in stored) == ("command" in stored) == provenance
+    assert state.get("command") == stored.get("command")

@@ -65,6 +65,18 @@ def transformers_metadata(
     return {name: value for name, value in metadata.items() if value is not None}
 
 
+def dataset_metadata(loader: Any) -> ConfigMetadata:
+    """Fingerprint and number of rows of a loader's data set, if it is one of `datasets`.
+
+    The fingerprint changes with the rows and with what was applied to them, a shuffle included.
+    """
+    dataset: Any = getattr(loader, "dataset", None)
+    fingerprint = getattr(dataset, "_fingerprint", None)
+    if type(dataset).__module__.partition(".")[0] != "datasets" or not fingerprint:
+        return {}
+    return {"dataset_fingerprint": str(fingerprint), "dataset_rows": len(dataset)}
+
+
 def lightning_metadata(trainer: Any, package: str) -> ConfigMetadata:
     """Metadata of a Lightning trainer and its module; `package` is the name of Lightning's."""
     module = trainer.lightning_module

@@ -8,7 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.model.redaction import MAX_LINE_CHARACTERS, redact_line
+from sentinel.model.redaction import (
+    MAX_COMMAND_CHARACTERS,
+    MAX_LINE_CHARACTERS,
+    redact_arguments,
+    redact_line,
+)
 
 SECRETS = {
     "url": ("open https://me:hunter2@host/x failed", "open https://***@host/x failed"),
@@ -69,3 +74,37 @@ def test_the_length_is_limited(text):
 
     assert len(line) <= MAX_LINE_CHARACTERS
     assert line.isprintable()
+
+
+COMMANDS = {
+    "option": (["train", "--hf-token", "hunter2"], "train --hf-token ***"),
+    "option with a value": (["train", "--api_key=hunter2"], "train --api_key=***"),
+    "override": (["train", "logger.wandb_api_key=hunter2"], "train logger.wandb_api_key=***"),
+    "url": (["train", "s3://me:hunter2@b/x"], "train s3://***@b/x"),
+    "code": (["python", "-u", "-c", "key = 'hunter2'"], "python -u -c ***"),
+    "password": (["train", "--db-password", "hunter2 a"], "train --db-password ***"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "expected"), COMMANDS.values(), ids=COMMANDS)
+def test_a_command_line_has_no_secret(arguments, expected):
+    assert redact_arguments(arguments) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "python -m train -c config.yaml --lr 1e-4 --tokenizer gpt2 --pad_token_id 0",
+        "torchrun --nproc 8 train.py --max_tokens 4096 optimizer.lr=0.1 --token",
+        "python -u train.py --secret -x",
+    ],
+)
+def test_a_command_line_without_secrets_stays(text):
+    assert redact_arguments(text.split()) == text
+
+
+def test_a_command_line_is_cut_and_quoted():
+    assert (
+        redact_arguments(["train", "--text", "a b", "", "\x1b[2J"]) == "train --text 'a b' ' [2J'"
+    )
+    assert len(redact_arguments(["x" * 10**6] * 5)) == MAX_COMMAND_CHARACTERS
