@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _MIN_RUNS = 2
 _MAX_METRICS = 25
+_MAX_CHANGES = 10
 _MAX_SETTING_CHARS = 60
 _STYLES = {"critical": "bold red", "warning": "yellow", "ok": "green"}
 
@@ -44,7 +45,11 @@ def compare(  # noqa: PLR0913, PLR0917 - the options of the command
         Path | None, typer.Option(help="Settings file (sentinel.toml), to replay logs.")
     ] = None,
 ) -> None:
-    """Compare runs: their results, the settings that differ, and their problems.
+    """Compare runs: their results, what differs, and where the last one departs from the others.
+
+    The runs before the last one are taken as good. With several of them, their spread is the band
+    that the last one has to leave; with one, it comes from its own noise. What differs is ranked by
+    how often such a difference came with such a departure in the runs of the home directory.
 
     Each metric shows the last value of a run, the mean of its last tenth, by which the best run is
     marked, its best value, and its value at the last point that all runs reached. With -o, one HTML
@@ -52,9 +57,13 @@ def compare(  # noqa: PLR0913, PLR0917 - the options of the command
 
     Exit status: 0 on success, 2 if a run or log cannot be read or the file cannot be written.
     """
+    from sentinel.model.json_safe import json_safe
     from sentinel.report.compared_results import compared_results
     from sentinel.report.comparison import compare as compare_runs
+    from sentinel.report.own_runs import own_runs
     from sentinel.report.run_report import collect_report
+    from sentinel.report.what_changed import what_changed
+    from sentinel.transport.paths import home_dir
 
     opened = open_runs("compare", runs, config)
     if len(opened) < _MIN_RUNS:
@@ -64,8 +73,12 @@ def compare(  # noqa: PLR0913, PLR0917 - the options of the command
     except ValueError as error:
         raise error_exit("compare", str(error)) from None
     names, directories = [run.name for run in opened], [run.directory for run in opened]
+    own = own_runs(home_dir(), opened[-1].reader.metadata())
+    comparison["what_changed"] = what_changed(opened, own)
     comparison["insight"] = compared_results(names, directories)
     data = collect_report(opened) if output is not None else None
+    if data is not None:
+        data["comparison"]["what_changed"] = json_safe(comparison["what_changed"])
     if data is not None and output is not None:
         from sentinel.cli.report import write_text
         from sentinel.web.report_page import render_report
@@ -73,8 +86,6 @@ def compare(  # noqa: PLR0913, PLR0917 - the options of the command
         write_text("compare", render_report(data), output)
     if json:
         from json import dumps
-
-        from sentinel.model.json_safe import json_safe
 
         print(dumps(json_safe(comparison), allow_nan=False))
     elif output is None:
@@ -99,6 +110,7 @@ def _tables(comparison: dict[str, Any]) -> Iterator[Table | str]:
     runs = comparison["runs"]
     names = [_clean(run["name"]) for run in runs]
     yield _table("Runs", names, _run_rows(runs))
+    yield from _change_tables(comparison["what_changed"])
     if comparison["metrics"]:
         rows = (_metric_row(metric) for metric in comparison["metrics"][:_MAX_METRICS])
         has_common = any(map(has_common_value, comparison["metrics"][:_MAX_METRICS]))
@@ -118,6 +130,27 @@ def _tables(comparison: dict[str, Any]) -> Iterator[Table | str]:
             for row in comparison["settings"]
         )
         yield _table("Settings that differ", names, rows)
+
+
+def _change_tables(changed: dict[str, Any]) -> Iterator[Table | str]:
+    """Where the last run departs, and what differs, the likeliest cause first."""
+    from rich.markup import escape
+    from rich.text import Text
+
+    from sentinel.report.markdown import departure_rows, difference_rows
+
+    yield f"[bold]What changed[/bold]\n{escape(_clean(changed['text']))}"
+    parts = (
+        ("Departures", ("Step", "Value", "Band"), departure_rows(changed)),
+        ("Differences, the likeliest cause first", ("Good", "Bad", "Own runs that departed"),
+         difference_rows(changed)),
+    )  # fmt: skip
+    for title, columns, rows in parts:
+        if changed["departures"] and rows:
+            cells = ([Text(_clean(_cut(each))) for each in row] for row in rows[:_MAX_CHANGES])
+            yield _table(title, columns, cells)
+    if changed["conclusion"]:
+        yield f"{escape(_clean(changed['conclusion']))}\n"
 
 
 def _insight_lines(
@@ -201,8 +234,11 @@ def _problem_cell(cases: Sequence[dict[str, Any]]) -> Any:
 def _setting(value: Any) -> str:
     if value is None:
         return "-"
-    text = f"{value:g}" if isinstance(value, float) else str(value)
-    return _clean(text if len(text) <= _MAX_SETTING_CHARS else f"{text[:_MAX_SETTING_CHARS]}…")
+    return _clean(_cut(f"{value:g}" if isinstance(value, float) else str(value)))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MAX_SETTING_CHARS else f"{text[:_MAX_SETTING_CHARS]}…"
 
 
 def _clean(text: str) -> str:

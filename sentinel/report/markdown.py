@@ -48,6 +48,8 @@ def comparison_lines(comparison: JsonObject) -> Iterator[str]:
     yield ""
     rows = ([name, *map(_text, texts)] for name, texts in run_rows(comparison["runs"]))
     yield from _table(["", *names], rows)
+    if "what_changed" in comparison:
+        yield from _change_lines(comparison["what_changed"])
     if comparison["metrics"]:
         yield ""
         yield from _table(["Metric", *names], map(_metric_row, comparison["metrics"]))
@@ -62,6 +64,53 @@ def comparison_lines(comparison: JsonObject) -> Iterator[str]:
             for row in comparison["settings"]
         )
         yield from _table(["Setting that differs", *names], rows)
+
+
+def _change_lines(changed: JsonObject) -> Iterator[str]:
+    yield ""
+    yield _text(changed["text"])
+    if not changed["departures"]:
+        return
+    yield ""
+    yield from _table(["Departure", "Step", "Value", "Band"], _texts(departure_rows(changed)))
+    if differences := difference_rows(changed):
+        yield ""
+        head = ["Difference", "Good", "Bad", "Own runs that departed"]
+        yield from _table(head, _texts(differences))
+    yield ""
+    yield _text(changed["conclusion"])
+
+
+def _texts(rows: Iterable[Sequence[str]]) -> Iterator[list[str]]:
+    return ([_text(each) for each in row] for row in rows)
+
+
+def departure_rows(changed: JsonObject) -> list[list[str]]:
+    """Signal, step, value and band of each departure of `what_changed`, as plain texts."""
+    return [
+        [
+            each["label"],
+            f"{each['step']:,}",
+            value_text(each["value"], each["unit"]),
+            f"{value_text(each['low'])} to {value_text(each['high'], each['unit'])}",
+        ]
+        for each in changed["departures"]
+    ]
+
+
+def difference_rows(changed: JsonObject) -> list[list[str]]:
+    """Name, values and evidence of each difference of `what_changed`, as plain texts."""
+    return [
+        [
+            ", ".join([each["name"], *each["also"]]),
+            each["good"],
+            each["bad"],
+            "{departed} of {count} with it, {departed_without} of {count_without} without".format(
+                **each
+            ),
+        ]
+        for each in changed["differences"]
+    ]
 
 
 def value_text(value: float | str | None, unit: str = "") -> str:

@@ -109,6 +109,15 @@ def flat_settings(config: Mapping[str, Any]) -> dict[str, Value]:
     }
 
 
+def is_seed(name: str) -> bool:
+    """Whether the setting changes nothing but chance.
+
+    >>> [is_seed(name) for name in ("seed", "data_seed", "--seed", "seed_data")]
+    [True, True, True, False]
+    """
+    return _SEED.fullmatch(name) is not None
+
+
 def to_value(value: Any) -> Value:
     """The value of a setting: a number that is not finite is None, and other objects are texts."""
     if value is None or isinstance(value, bool):
@@ -148,7 +157,7 @@ def tabulate(settings: Sequence[Mapping[str, Value]]) -> SettingTable:
         values = [each.get(name) for each in settings]
         if len(set(map(_key, values))) == 1:
             constant[name] = values[0]
-        elif _SEED.fullmatch(name):
+        elif is_seed(name):
             seeds.append(name)
         else:
             setting = _setting(name, values)

@@ -14,7 +14,10 @@ from starlette.responses import Response
 
 from sentinel.report.compared_results import compared_results
 from sentinel.report.comparison import AXES, MAX_RUNS, Axis, ComparedRun, Window, compare
+from sentinel.report.own_runs import own_runs
+from sentinel.report.what_changed import what_changed
 from sentinel.store.database import NewerSchemaError
+from sentinel.transport.paths import home_dir
 from sentinel.web.responses import json_response
 from sentinel.web.run_routes import RunView, optional_float, whole_number
 from sentinel.web.suppression_api import RequestError
@@ -23,6 +26,8 @@ log = logging.getLogger(__name__)
 
 _DEFAULT_POINTS, _MAX_POINTS = 300, 5000
 _MAX_SIGNALS = 200
+_MAX_OWN_SECONDS = 2.0
+"""Time for which other runs are read, while a page waits."""
 
 
 async def answer_comparison(
@@ -92,4 +97,7 @@ def _compare(find_view: Callable[[str], RunView | None], query: _Query) -> dict[
     if not query.signals:
         directories = [each.directory for each in compared]
         comparison["insight"] = compared_results(query.runs, directories)
+        if len(compared) > 1:
+            own = own_runs(home_dir(), compared[-1].reader.metadata(), _MAX_OWN_SECONDS)
+            comparison["what_changed"] = what_changed(compared, own)
     return comparison

@@ -98,7 +98,7 @@ def test_every_command_of_the_readme_is_tested_here():
         "sentinel inspect nohup.out",
         "sentinel serve runs/",
         "sentinel report my-run -o report.html",
-        "sentinel compare my-run older-run",
+        "sentinel compare older-run my-run",
         "sentinel replay log.jsonl --set detectors.kl_blowup.ratio=4 --fail-on critical",
         "make demo",
         "make test",

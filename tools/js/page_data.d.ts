@@ -530,6 +530,34 @@ interface Comparison {
   settings: { name: string; values: Setting[] }[];
   same_settings: number;
   insight?: ComparedInsight | null;
+  what_changed?: WhatChanged;
+}
+
+/** Where the last run departs from the others, and what differs. */
+interface WhatChanged {
+  run: string;
+  text: string;
+  conclusion: string;
+  departures: {
+    signal: string;
+    label: string;
+    unit: string;
+    step: number;
+    value: number | null;
+    low: number | null;
+    high: number | null;
+    effect: string;
+  }[];
+  differences: {
+    name: string;
+    also: string[];
+    good: string;
+    bad: string;
+    departed: number;
+    count: number;
+    departed_without: number;
+    count_without: number;
+  }[];
 }
 
 type ComparedSeries = Record<string, (SeriesAnswer | null)[]>;

@@ -79,6 +79,7 @@ export function startComparison(comparison, load, runUrl, loadResult, lead = nul
   const curves = createComparedCurves(page);
   const sections = [
     createComparedRuns(page),
+    ...(comparison.what_changed ? [createWhatChanged(comparison.what_changed)] : []),
     createComparedSettings(page),
     createComparedProblems(page),
     curves,
@@ -499,6 +500,48 @@ function createRunLegend(page, showRuns) {
     return highlighting(item, page, index);
   });
   return setAttributes(container("div", "run-legend", ...items), { role: "group", "aria-label": "Runs in the curves" });
+}
+
+/**
+ * @param {WhatChanged} changed
+ * @returns {Section}
+ */
+function createWhatChanged({ departures, differences, text, conclusion }) {
+  const departed = createTable("Departures", [
+    { title: "Metric", className: "key" },
+    ...["Step", "Value", "Band of the good runs", "Effect"].map((title) => ({ title, className: "" })),
+  ]);
+  departed.setRows(
+    departures.map(({ label, unit, step, value, low, high, effect }) => [
+      label,
+      formatNumber(step),
+      chartText(value, unit),
+      `${chartText(low, unit)} to ${chartText(high, unit)}`,
+      effect || "-",
+    ]),
+  );
+  departed.element.hidden = !departures.length;
+  const different = createTable("Differences, the likeliest cause first", [
+    { title: "Difference", className: "key" },
+    ...["Good", "Bad", "Own runs that departed"].map((title) => ({ title, className: "" })),
+  ]);
+  different.setRows(
+    differences.map((each) => [
+      element("code", [each.name, ...each.also].join(", ")),
+      settingCell(each.good),
+      settingCell(each.bad),
+      `${each.departed} of ${each.count} with it, ${each.departed_without} of ${each.count_without} without`,
+    ]),
+  );
+  different.element.hidden = !departures.length || !differences.length;
+  return {
+    id: "what-changed",
+    title: "What changed",
+    element: container("div", "", element("p", text), departed.element, different.element, element("p", conclusion)),
+    update: () => {},
+    note: () => (departures.length ? `step ${formatNumber(departures[0].step)}` : "no departure"),
+    urgency: () => 0,
+  };
 }
 
 /**

@@ -186,6 +186,20 @@ def test_the_comparison_is_printed_as_tables():
         assert text in done.stdout
 
 
+def test_the_comparison_states_where_the_last_run_departs(home, tmp_path):
+    path = tmp_path / "compare.html"
+    done = sentinel("compare", "well", "sick", "--json", "-o", path)
+    changed = json.loads(done.stdout)["what_changed"]
+    shown = " ".join(sentinel("compare", "well", "sick").stdout.split())
+
+    assert changed["departures"][0]["step"] == pytest.approx(120, abs=15)
+    names = [each["name"] for each in changed["differences"]]
+    assert names == ["learning_rate", "max_steps", "world_size"]
+    assert " ".join(changed["text"].split()) in shown
+    assert "3 settings differ (learning_rate, max_steps, world_size)" in changed["conclusion"]
+    assert embedded(path.read_text())["comparison"]["what_changed"]["text"] == changed["text"]
+
+
 def test_the_comparison_has_the_value_at_the_last_common_point():
     done = sentinel("compare", "sick", "well", "--signal", "loss", "--json")
     (loss,) = json.loads(done.stdout)["metrics"]

@@ -70,6 +70,14 @@ def test_runs_are_compared_in_the_order_of_the_query(url):
     assert [problem["title"] for problem in answer["problems"]] == ["Policy collapse"]
 
 
+def test_the_first_answer_states_where_the_last_run_departs(url):
+    answer = get(f"{url}/api/compare?run=well&run=sick").json()["what_changed"]
+
+    assert (answer["run"], answer["good"]) == ("sick", ["well"])
+    assert answer["departures"][0]["step"] == pytest.approx(100, abs=15)
+    assert "what_changed" not in get(f"{url}/api/compare?run=well").json()
+
+
 def test_a_part_of_the_axis_is_read_in_detail(url):
     answer = get(f"{url}/api/compare?run=well&signals=loss&from=20&to=30").json()
 
