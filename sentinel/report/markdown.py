@@ -105,12 +105,19 @@ def difference_rows(changed: JsonObject) -> list[list[str]]:
             ", ".join([each["name"], *each["also"]]),
             each["good"],
             each["bad"],
-            "{departed} of {count} with it, {departed_without} of {count_without} without".format(
-                **each
-            ),
+            _evidence_text(each),
         ]
         for each in changed["differences"]
     ]
+
+
+def _evidence_text(difference: JsonObject) -> str:
+    """How many of one's own runs departed, with the difference and without it."""
+    if not difference["count"]:
+        return "no other run has it"
+    return "{departed} of {count} with it, {departed_without} of {count_without} without".format(
+        **difference
+    )
 
 
 def value_text(value: float | str | None, unit: str = "") -> str:

@@ -6,6 +6,7 @@ a difference came with such a departure.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from math import inf, isnan
@@ -25,6 +26,10 @@ from sentinel.report.own_runs import READ_ERRORS
 
 SCHEDULE = "learning_rate"
 """The signal that the settings of a run make, not its training."""
+_SCHEDULE_SETTING = re.compile(
+    r"(^|[^a-z])lr($|[^a-z])|learning.?rate|sched|warm.?up|steps|epochs", re.IGNORECASE
+)
+"""Names of settings that the learning rates of a run follow from."""
 UNDETERMINED = "The cause cannot be determined"
 
 
@@ -86,12 +91,12 @@ def _other_runs(
 def _with_schedule(
     differences: Sequence[Difference], departures: Sequence[SignalDeparture]
 ) -> list[Difference]:
-    """The differences, with that of the learning rates if no setting shows it.
+    """The differences, with that of the learning rates if no setting explains it.
 
-    What a training is given is no departure. Schedules differ too where the lengths of runs do.
+    What a training is given is no departure.
     """
     found = next((each for each in departures if each.signal == SCHEDULE), None)
-    if found is None or any("learning_rate" in each.name for each in differences):
+    if found is None or any(_SCHEDULE_SETTING.search(each.name) for each in differences):
         return [*differences]
     good = f"{_number(found.low, '')} to {_number(found.high, '')} at step {found.step:,}"
     schedule = Difference("learning rate schedule", "setting", good, _number(found.value, ""))

@@ -194,6 +194,9 @@ def test_two_runs_are_chosen_and_compared(page, url):
     expect(page.get_by_role("heading", level=1)).to_contain_text("2 runs")
     settings = page.locator("details", has=page.get_by_role("heading", name="Settings that differ"))
     expect(settings).to_contain_text("learning_rate")
+    changed = page.locator("details", has=page.get_by_role("heading", name="What changed"))
+    expect(changed).to_contain_text(f"{HEALTHY} leaves the band of {FAULTY} at step")
+    expect(changed.get_by_role("table").nth(1)).to_contain_text("learning_rate")
     # They have the same model.
     assert "Qwen3" not in settings.inner_text()
     expect(page.locator("details", has_text="Problems").first).to_contain_text("Policy collapse")

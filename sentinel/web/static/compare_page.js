@@ -530,7 +530,9 @@ function createWhatChanged({ departures, differences, text, conclusion }) {
       element("code", [each.name, ...each.also].join(", ")),
       settingCell(each.good),
       settingCell(each.bad),
-      `${each.departed} of ${each.count} with it, ${each.departed_without} of ${each.count_without} without`,
+      each.count
+        ? `${each.departed} of ${each.count} with it, ${each.departed_without} of ${each.count_without} without`
+        : "no other run has it",
     ]),
   );
   different.element.hidden = !departures.length || !differences.length;

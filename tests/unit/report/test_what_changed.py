@@ -124,6 +124,9 @@ def test_another_schedule_of_learning_rates_is_a_difference_and_no_departure():
     assert [each["signal"] for each in answer["departures"]] == ["loss"]
     assert [each["name"] for each in answer["differences"]] == ["learning rate schedule"]
     assert answer["conclusion"].startswith("The likeliest cause is learning rate schedule")
+    for each, peak in zip(pair, (1e-4, 3e-4), strict=True):
+        each.reader.given_metadata["command"] = f"python train.py --lr {peak}"
+    assert [each["name"] for each in what_changed(pair)["differences"]] == ["--lr"]
 
 
 def test_too_few_steps():
