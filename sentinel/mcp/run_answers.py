@@ -22,11 +22,14 @@ from sentinel.model.json_safe import JsonObject
 from sentinel.model.number_ranges import ranges_text
 from sentinel.model.quantity_text import format_duration, format_number
 from sentinel.report.comparison import MAX_RUNS, ComparedRun, compare, compare_settings
+from sentinel.report.own_runs import own_runs
+from sentinel.report.what_changed import what_changed
 from sentinel.signals.key_words import nearest_signal
 from sentinel.stats.departing_ranks import departing_ranks
 from sentinel.store.cases import urgency
 from sentinel.store.silences import format_utc_time
 from sentinel.store.wait_conditions import Outcome, WaitEnd, check_conditions, find_end
+from sentinel.transport.paths import home_dir
 from sentinel.web.run_routes import RunView
 from sentinel.web.runbooks import read_runbook
 
@@ -38,6 +41,7 @@ RANK_COLUMNS = 10
 STEPS_AROUND = 100
 """Steps before and after the one that is asked for."""
 MAX_SAMPLES = 20
+MAX_DEPARTURES, MAX_OWN_SECONDS = 6, 2.0
 MAX_ONSETS = 5
 """Steps at which one problem began in one run."""
 
@@ -392,13 +396,24 @@ def _value_text(value: Any) -> str:
     return format_number(value) if isinstance(value, float) else str(value)
 
 
-def what_changed(access: RunAccess, good: str, bad: str) -> JsonObject:
-    """The stored settings and metadata that differ between two runs: value in good, in bad."""
+def explain_change(access: RunAccess, good: str, bad: str) -> JsonObject:
+    """Where the bad run departs from the good one, and what differs, the likeliest cause first."""
     views = [access.view(run) for run in (good, bad)]
-    differing, same = compare_settings([view.reader.metadata() for view in views])
+    settings = [view.reader.metadata() for view in views]
+    compared = [
+        ComparedRun(view.run, view.reader, view.read_state(), view.directory) for view in views
+    ]
+    found = what_changed(compared, own_runs(home_dir(), settings[-1], MAX_OWN_SECONDS))
+    differing, same = compare_settings(settings)
     return {
         "good": views[0].run,
         "bad": views[1].run,
+        "departure": str(found["text"]),
+        "conclusion": str(found["conclusion"]),
+        "departures": [
+            {"signal": str(each["signal"]), "step": each["step"]}
+            for each in found["departures"][:MAX_DEPARTURES]
+        ],
         "differs": _setting_lines(differing),
         "equal": same,
         "note": OwnText("Each line: name: value in good | value in bad. What is not stored of"

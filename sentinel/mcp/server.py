@@ -144,8 +144,8 @@ class RunTools:
         return await self.answer(call, detail=detail)
 
     async def what_changed(self, good: Run, bad: Run, detail: Detail = False) -> str:
-        """The stored settings and metadata that differ between a good and a bad run."""
-        call = partial(run_answers.what_changed, self._access, good, bad)
+        """Where a bad run departs from a good one, and the settings and metadata that differ."""
+        call = partial(run_answers.explain_change, self._access, good, bad)
         return await self.answer(call, detail=detail)
 
     async def last_good_checkpoint(self, run: Run) -> str:

@@ -224,6 +224,9 @@ def test_two_runs_are_compared(server):
     reward = next(each for each in compared.data["results"] if each["signal"] == "reward")
     assert (reward["best_run"], len(reward["at_end"])) == (0, 2)
     assert "learning_rate: 1e-06 | 5e-06" in changed.data["differs"]
+    assert "sick-7b leaves the band of good at step" in changed.data["departure"]
+    assert changed.data["departures"][0]["step"] > 0
+    assert "The cause cannot be determined" in changed.data["conclusion"]
     assert changed.data["equal"] > 3
 
 
