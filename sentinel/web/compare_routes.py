@@ -15,7 +15,6 @@ from starlette.responses import Response
 from sentinel.report.compared_results import compared_results
 from sentinel.report.comparison import AXES, MAX_RUNS, Axis, ComparedRun, Window, compare
 from sentinel.report.own_runs import own_runs
-from sentinel.report.what_changed import what_changed
 from sentinel.store.database import NewerSchemaError
 from sentinel.transport.paths import home_dir
 from sentinel.web.responses import json_response
@@ -98,6 +97,9 @@ def _compare(find_view: Callable[[str], RunView | None], query: _Query) -> dict[
         directories = [each.directory for each in compared]
         comparison["insight"] = compared_results(query.runs, directories)
         if len(compared) > 1:
+            # Most servers compare no runs, and numpy takes memory.
+            from sentinel.report.what_changed import what_changed  # noqa: PLC0415
+
             own = own_runs(home_dir(), compared[-1].reader.metadata(), _MAX_OWN_SECONDS)
             comparison["what_changed"] = what_changed(compared, own)
     return comparison
