@@ -75,10 +75,16 @@ def all_cases(
     return found
 
 
+_ORDERS = {severity.value: severity.order for severity in Severity}
+
+
 def urgency(case: Mapping[str, Any]) -> tuple[int, bool, int]:
-    """Sort key of cases: the most severe first, then those that are open, then the earliest."""
+    """Sort key of cases: the most severe first, then those that are open, then the earliest.
+
+    A severity that is not known, from an agent of a later version, comes last.
+    """
     is_over = case.get("resolved_step") is not None
-    return Severity(case["severity"]).order, is_over, case["onset_step"]
+    return _ORDERS.get(case["severity"], len(Severity)), is_over, case["onset_step"]
 
 
 def _with_short_message(case: JsonObject, detector: str) -> JsonObject:

@@ -11,8 +11,6 @@ from sqlite3 import DatabaseError
 from sentinel.model.record import Record
 from sentinel.readers.format_detection import open_log
 from sentinel.readers.log_reader import LogReader
-from sentinel.store.database import NewerSchemaError, connect_read_only
-from sentinel.store.history import History
 from sentinel.store.run_databases import find_database
 
 
@@ -42,6 +40,10 @@ class StoredLog:
     position: int = 0
 
     def __iter__(self) -> Iterator[Record]:
+        # A log needs neither.
+        from sentinel.store.database import NewerSchemaError, connect_read_only
+        from sentinel.store.history import History
+
         try:
             with closing(connect_read_only(self.path)) as connection:
                 history = History(connection)
