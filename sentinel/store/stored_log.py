@@ -40,9 +40,9 @@ class StoredLog:
     position: int = 0
 
     def __iter__(self) -> Iterator[Record]:
-        # A log needs neither.
-        from sentinel.store.database import NewerSchemaError, connect_read_only
-        from sentinel.store.history import History
+        # Replays of logs start without them.
+        from sentinel.store.database import NewerSchemaError, connect_read_only  # noqa: PLC0415
+        from sentinel.store.history import History  # noqa: PLC0415
 
         try:
             with closing(connect_read_only(self.path)) as connection:
