@@ -89,7 +89,9 @@ def status_of(state: Mapping[str, Any], problems: Iterable[Mapping[str, Any]]) -
     if worst is not None:
         return worst
     is_seen = name in ACTIVE_STATES or (name in STATES_WITHOUT_OUTCOME and _is_log(state))
-    return HEALTHY if is_seen and state.get("step") is not None and not is_blind(state) else UNKNOWN
+    is_judged_here = is_seen and not _is_follower(state)
+    is_known = is_judged_here and state.get("step") is not None and not is_blind(state)
+    return HEALTHY if is_known else UNKNOWN
 
 
 def problems_of(state: Mapping[str, Any], cases: Sequence[JsonObject]) -> list[JsonObject]:
@@ -156,6 +158,11 @@ def _is_log(state: Mapping[str, Any]) -> bool:
     return bool(state.get("is_log"))
 
 
+def _is_follower(state: Mapping[str, Any]) -> bool:
+    """Whether the agent passes its records on to that of another node, which judges the run."""
+    return bool(state.get("cluster", {}).get("role") == "follower")
+
+
 def _as_case(incident: Mapping[str, Any]) -> JsonObject:
     """An incident of no case with the keys of a case."""
     return {
@@ -186,7 +193,7 @@ def _sentence(state: Mapping[str, Any], status: str, lead: JsonObject | None) ->
         return _end_sentence(state, status, lead)
     if lead is not None:
         return f"{_subject(lead)}; {lead['severity']} since {_onset(lead)}."
-    if state.get("cluster", {}).get("role") == "follower":
+    if _is_follower(state):
         return "The agent of another node judges this run."
     if state.get("step") is None:
         return "No step was recorded."
@@ -291,7 +298,7 @@ def _span_text(listed: Mapping[str, Any]) -> str:
 
 def _unseen(state: Mapping[str, Any]) -> list[JsonObject]:
     """Why the run is not monitored at all any more."""
-    if state.get("cluster", {}).get("role") == "follower":
+    if _is_follower(state):
         what, why = "the run", "the agent of another node judges it"
         head = str(state["cluster"].get("head", ""))
         remedy = f"ask the agent of the head ({clean(head)})" if head else ""

@@ -72,6 +72,8 @@ def judge(*open_cases, over=(), **changes):
         ({"state": "unfinished", "is_live": False}, ["warning"], "warning"),
         ({"state": "unfinished", "is_live": False, "is_log": True}, [], "healthy"),
         ({"state": "unknown", "is_log": True}, [], "unknown"),
+        ({"cluster": {"role": "follower"}}, [], "unknown"),
+        ({"cluster": {"role": "head"}}, [], "healthy"),
     ],
 )
 def test_the_status_is_by_the_state_and_the_worst_problem(changes, severities, status):

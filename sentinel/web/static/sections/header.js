@@ -243,7 +243,8 @@ function verdictWithoutCase(run, lasting) {
     : "";
   const detail =
     verdict.status === "healthy" ? names : isUnseen ? "No agent answers; the page shows what is stored." : "";
-  return [verdictClass(verdict), verdict.sentence, detail];
+  const severity = run.cluster?.role === "follower" ? "info" : verdictClass(verdict);
+  return [severity, verdict.sentence, detail];
 }
 
 /**
