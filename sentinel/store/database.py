@@ -11,7 +11,7 @@ import logging
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
@@ -234,6 +234,18 @@ def connect_read_only(path: Path) -> sqlite3.Connection:
         connect(path).close()
         return connect_read_only(path)
     return connection
+
+
+def wait_for_commit(path: Path) -> None:
+    """Wait until the transaction is over that another connection may have begun.
+
+    Raises sqlite3.Error, also if there is no database, or `MAX_WAIT_SECONDS` have passed.
+    """
+    uri = f"{path.absolute().as_uri()}?mode=rw"
+    connection = sqlite3.connect(uri, uri=True, timeout=MAX_WAIT_SECONDS, isolation_level=None)
+    with closing(connection):
+        connection.execute("begin immediate")
+        connection.execute("rollback")
 
 
 def change_mark(path: Path) -> object:

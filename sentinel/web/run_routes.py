@@ -37,7 +37,7 @@ from sentinel.store.artifact import (
     load_artifact,
     shown_data,
 )
-from sentinel.store.database import NewerSchemaError, change_mark
+from sentinel.store.database import NewerSchemaError, change_mark, wait_for_commit
 from sentinel.store.notes import NOTE_NAME
 from sentinel.store.run_reader import RunReader
 from sentinel.store.verdict import health
@@ -108,8 +108,7 @@ class RunView:
     events: RunEvents | None = field(default=None, init=False)
     ended: bool = field(default=False, init=False)
     is_listed: bool = field(default=False, init=False)
-    _cases: list[JsonObject] = field(default_factory=list, init=False)
-    _cases_mark: object = field(default=None, init=False)
+    _known_cases: tuple[object, list[JsonObject]] = field(default=(None, []), init=False)
     _are_layers_known: bool = field(default=False, init=False)
     _layers_at: float = field(default=0.0, init=False)
     reads: asyncio.Semaphore = field(
@@ -136,7 +135,8 @@ class RunView:
         state = self.state()
         cases = self._read_cases(state)
         state = _with_feedback(state, cases)
-        state = state | {"verdict": health(state, cases, self.clock())}
+        # Another server may show the answer of the agent, which is newer than what is stored.
+        state = state | {"verdict": state.get("verdict") or health(state, cases, self.clock())}
         if note := self.notes.read():
             state = state | {"note": note}
         # A run that was killed, or whose agent was, may go on.
@@ -151,7 +151,7 @@ class RunView:
     def store_feedback(self, body: bytes, user: str, peer: str) -> JsonObject:
         """Store what a person thinks of a case, see `FeedbackApi`. Raises RequestError."""
         stored = FeedbackApi(self.run, self.database, self.report).store(body, user, peer)
-        self._cases_mark = None
+        self._known_cases = (None, [])
         return stored
 
     def _read_cases(self, state: JsonObject) -> list[JsonObject]:
@@ -160,15 +160,19 @@ class RunView:
         is_active = state.get("state") in ACTIVE_STATES
         age = int(monotonic() / CASES_SECONDS) if is_active else self.change_mark()
         mark = (state.get("state"), shown, age)
-        if mark != self._cases_mark:
-            # The state is shown all the same if the stored cases are damaged.
-            self._cases = []
-            with suppress(
-                OSError, sqlite3.Error, NewerSchemaError, KeyError, ValueError, TypeError
-            ):
-                self._cases = self.reader.cases()
-            self._cases_mark = mark
-        return self._cases
+        # In one object, since several threads read the state.
+        known, cases = self._known_cases
+        if mark == known:
+            return cases
+        # The state is shown all the same if the stored cases are damaged.
+        with suppress(OSError, sqlite3.Error, NewerSchemaError, KeyError, ValueError, TypeError):
+            if state.get("is_live") and not is_active:
+                # The agent shows the end before it commits which cases lasted until then.
+                wait_for_commit(self.database)
+            cases = self.reader.cases()
+            self._known_cases = (mark, cases)
+            return cases
+        return []
 
     def _has_layers(self) -> bool:
         now = monotonic()

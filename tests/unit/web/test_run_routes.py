@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import closing, contextmanager
 from threading import Event as Flag
 from threading import Semaphore
 
@@ -16,7 +16,8 @@ from support.results import RUN
 from support.web_servers import TIMEOUT_SECONDS, StubReader, get, servers
 
 from sentinel.store.artifact import save_artifact
-from sentinel.web import worker_pool
+from sentinel.store.database import connect, connect_read_only
+from sentinel.web import run_routes, worker_pool
 from sentinel.web.agent_site import AgentSite
 from sentinel.web.run_routes import MAX_READS_PER_RUN, RunView
 from sentinel.web.server import WebServer
@@ -305,3 +306,54 @@ def test_a_request_that_waits_in_vain_is_answered_in_time(serve):
     refused = get(f"{url}/api/wait?until=finshed")
     assert refused.status_code == 400
     assert "Did you mean 'finished'?" in refused.json()["error"]
+
+
+def test_the_end_is_judged_by_what_is_committed_of_it(tmp_path):
+    """An agent shows the state `finished` within the transaction that closes the open cases."""
+    database = tmp_path / "sentinel.db"
+    case = {"name": f"{RUN}/x#1", "severity": "critical", "subject": "x", "onset_step": 1}
+    closed = case | {"resolved_step": 2, "lasted_until": "run_finished"}
+
+    def cases():
+        with closing(connect_read_only(database)) as connection:
+            is_closed = connection.execute("select 1 from note").fetchone()
+        return [closed if is_closed else case]
+
+    state = {"run": RUN, "state": "finished", "is_live": True, "step": 130}
+    view = RunView(RUN, StubReader(cases=cases), lambda: state, database)
+    with ThreadPoolExecutor() as pool, closing(connect(database)) as ending:
+        ending.execute("create table note(text)")
+        ending.execute("begin immediate")
+        ending.execute("insert into note values('the case is closed')")
+        reading = pool.submit(view.read_state)
+        wait([reading], timeout=0.3)
+        ending.execute("commit")
+
+        assert reading.result()["verdict"]["status"] == "ended_badly"
+
+
+def test_cases_that_are_read_again_are_not_missing_meanwhile(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_routes, "CASES_SECONDS", 1e9)
+    case = {"name": f"{RUN}/x#1", "severity": "critical", "subject": "x", "onset_step": 1}
+    running, ended = ({"run": RUN, "state": name} for name in ("running", "finished"))
+    seen = []
+
+    def cases():
+        if seen:
+            # What another thread reads at this moment.
+            seen.append(view.read_state()["verdict"]["past_count"])
+        return [case | {"resolved_step": 2, "opened_step": 1}]
+
+    states = iter([running, ended, running])
+    view = RunView(RUN, StubReader(cases=cases), lambda: next(states), tmp_path / "none.db")
+    seen.append(view.read_state()["verdict"]["past_count"])
+    seen.append(view.read_state()["verdict"]["past_count"])
+
+    assert seen == [1, 1, 1]
+
+
+def test_the_verdict_of_an_agent_is_passed_on(tmp_path):
+    state = {"run": RUN, "state": "finished", "is_live": True, "verdict": {"status": "ended_badly"}}
+    view = RunView(RUN, StubReader(), lambda: state, tmp_path / "none.db")
+
+    assert view.read_state()["verdict"] == {"status": "ended_badly"}
