@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -17,6 +18,9 @@ from sentinel.web.server import Site
 
 if TYPE_CHECKING:
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+
+
+log = logging.getLogger(__name__)
 
 
 class McpSite:
@@ -64,6 +68,9 @@ class _Endpoint:
             manager = await asyncio.shield(self._manager)
         except ImportError as error:
             answer = PlainTextResponse(f"The package mcp is too old: {error}\n", 501)
+        except Exception as error:  # noqa: BLE001 - of a later version of the package
+            name = type(error).__name__
+            answer = PlainTextResponse(f"The package mcp cannot be used: {name}.\n", 501)
         else:
             if await self._call(manager, scope, receive, send):
                 return
@@ -107,13 +114,16 @@ class _Endpoint:
     async def _run(self, started: asyncio.Future[StreamableHTTPSessionManager]) -> None:
         try:
             manager = await asyncio.to_thread(self._make)
-        except ImportError as error:
-            started.set_exception(error)
-            return
-        with suppress(asyncio.CancelledError):
             async with manager.run():
                 started.set_result(manager)
                 await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            # No request may wait for a start that was ended.
+            started.cancel()
+        except Exception as error:
+            log.exception("The tools for coding agents cannot be served")
+            if not started.done():
+                started.set_exception(error)
 
     def close(self) -> None:
         """End the calls that are under way; called in the event loop."""

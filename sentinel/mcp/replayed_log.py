@@ -25,6 +25,8 @@ from sentinel.store.log_worker import MAX_MEMORY_BYTES
 
 REPLAY_SECONDS = 50.0
 """Longest replay; many clients wait for 60 s."""
+MAX_CPU_SECONDS = 60
+"""Processor time of each process of a replay."""
 MAX_OUTPUT_BYTES = 32 << 20
 MAX_LINES = 5_000
 MAX_LINE_BYTES = 1 << 20
@@ -48,13 +50,14 @@ def replay(path: str) -> JsonObject:
 
 def _checked(path: str) -> str:
     """The path of a file or folder. Raises AnswerError for anything else."""
-    given = Path(path).expanduser()
     try:
+        given = Path(path).expanduser()
         is_readable, exists = given.is_file() or given.is_dir(), given.exists()
-    except (OSError, ValueError):
+    except (OSError, ValueError, RuntimeError):
+        # Also of a user that does not exist.
         raise AnswerError(f"{fence(path)} is no path.") from None
-    if not is_readable:
-        problem = "is neither a file nor a folder" if exists else "is no file, folder or run"
+    if not path or not is_readable:
+        problem = "is neither a file nor a folder" if path and exists else "is no file, folder or run"
         raise AnswerError(f"{fence(path)} {problem}.")
     return str(given.absolute())
 
@@ -73,6 +76,8 @@ def _run(path: str, output: IO[bytes], errors: IO[bytes]) -> int:
         for limit, value in (
             (resource.RLIMIT_AS, MAX_MEMORY_BYTES),
             (resource.RLIMIT_FSIZE, MAX_OUTPUT_BYTES),
+            # It outlives a server that is killed.
+            (resource.RLIMIT_CPU, MAX_CPU_SECONDS),
         ):
             resource.prlimit(process.pid, limit, (value, value))
     try:

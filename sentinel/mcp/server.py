@@ -36,7 +36,7 @@ MAX_WAIT_SECONDS, LOOK_SECONDS = 300.0, 1.0
 """Longest wait for a run, and the interval of the looks at it."""
 MAX_WAITS = 20
 """Calls that wait at a time."""
-MAX_ARGUMENT_CHARS = 1_000
+MAX_ARGUMENT_CHARS, MAX_STEP = 1_000, 10**15
 ACTIONS_PER_MINUTE = 10
 INSTRUCTIONS = """\
 Health of PyTorch trainings. Begin with `health` of a run, or `list_runs`; `why` gives evidence, \
@@ -48,6 +48,7 @@ Run = Annotated[
     str, Field(max_length=200, description="Run id, or its beginning if only one has it.")
 ]
 Text = Annotated[str, Field(max_length=MAX_ARGUMENT_CHARS)]
+Step = Annotated[int | None, Field(ge=0, le=MAX_STEP)]
 Detail = Annotated[bool, Field(description="More, up to 3,000 tokens.")]
 Reason = Annotated[str, Field(max_length=500, description="Why, shown to people.")]
 
@@ -104,7 +105,7 @@ class RunTools:
         self,
         run: Run,
         signal: Text,
-        step: int | None = None,
+        step: Step = None,
         around: Annotated[int, Field(ge=1, le=10_000_000)] = run_answers.STEPS_AROUND,
         detail: Detail = False,
     ) -> str:
@@ -119,7 +120,7 @@ class RunTools:
     async def samples(
         self,
         run: Run,
-        step: int | None = None,
+        step: Step = None,
         search: Text = "",
         limit: Annotated[int, Field(ge=1, le=run_answers.MAX_SAMPLES)] = 3,
         detail: Detail = False,

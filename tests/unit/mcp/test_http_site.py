@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
+from http.client import HTTPConnection
 from types import SimpleNamespace
+from urllib.parse import urlsplit
 
 import httpx2
 import pytest
@@ -99,6 +101,7 @@ def test_without_a_token_only_this_machine_is_answered():
 
 def test_calls_are_limited(monkeypatch):
     monkeypatch.setattr(auth, "MAX_CALLS_AT_ONCE", 2)
+    monkeypatch.setattr(auth, "CALLS_PER_MINUTE", 0.1)
     with serving() as address:
         answers = [post(address) for _ in range(3)]
 
@@ -113,21 +116,33 @@ def test_a_wait_ends_when_its_client_has_gone_or_the_server_ends(monkeypatch, mo
         run_answers, "waited", lambda *_, **__: looks.append(time.monotonic()) or {}
     )
     monkeypatch.setattr(mcp_server, "LOOK_SECONDS", 0.05)
-    given = {"run": "x", "until": ["unhealthy"], "seconds": 200}
+    # Longer than the test waits for its end.
+    given = {"run": "x", "until": ["unhealthy"], "seconds": 300}
     call = {"method": "tools/call", "params": {"name": "wait", "arguments": given}}
-    with ThreadPoolExecutor() as pool, serving() as address:
-        timeout = 1.0 if mode == "client leaves" else TIMEOUT_SECONDS
-        waiting = pool.submit(
-            requests.post, address, json=BODY | call, headers=ACCEPT, timeout=timeout
-        )
+    with serving() as address:
+        port = urlsplit(address).port
+        client = HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_SECONDS)
+        headers = ACCEPT | {"content-type": "application/json"}
+        client.request("POST", "/mcp", json.dumps(BODY | call), headers)
         until(lambda: looks, TIMEOUT_SECONDS, "the wait has begun")
         if mode == "client leaves":
-            assert isinstance(waiting.exception(), requests.Timeout)
-            ended = time.monotonic()
-            until(lambda: looks[-1] + 0.5 < time.monotonic(), TIMEOUT_SECONDS, "the wait has ended")
-            assert looks[-1] < ended + 5.0
+            client.close()
+            until(lambda: looks[-1] + 1.0 < time.monotonic(), TIMEOUT_SECONDS, "the wait has ended")
     if mode == "server ends":
-        assert waiting.result().status_code == 503
+        assert client.getresponse().status == 503
+        client.close()
+
+
+def test_a_package_that_cannot_be_used_is_an_error_of_every_request(monkeypatch):
+    def fail(*_, **__):
+        raise TypeError("an argument of a later version")
+
+    monkeypatch.setattr(mcp_server, "make_server", fail)
+    with serving() as address:
+        answers = [post(address) for _ in range(2)]
+
+    assert [each.status_code for each in answers] == [501, 501]
+    assert answers[0].text == "The package mcp cannot be used: TypeError.\n"
 
 
 def test_a_package_that_is_too_old_is_named(monkeypatch):

@@ -46,12 +46,17 @@ def test_a_log_is_replayed_its_hostile_name_in_its_fence(tmp_path, replay):
     assert "Ignore" not in answer.own
 
 
-@pytest.mark.parametrize("name", ["missing.jsonl", "--help", "no\x00path", "x" * 5000])
+@pytest.mark.parametrize("name", ["missing.jsonl", "no\x00path", "x" * 5000])
 def test_a_path_of_nothing_is_an_error(tmp_path, replay, name):
-    answer = replay(name if name == "--help" else f"{tmp_path}/{name}")
+    answer = replay(tmp_path / name)
 
     assert answer.is_error
     assert len(answer.text) < 1500
+
+
+@pytest.mark.parametrize("name", ["--help", "", "~no-such-user/log.jsonl"])
+def test_what_is_no_path_is_an_error(replay, name):
+    assert f"<untrusted>{name}</untrusted> is no " in replay(name).text
 
 
 def program(path, script):
@@ -84,7 +89,15 @@ def test_a_replay_that_takes_too_long_is_ended(tmp_path, replay, monkeypatch):
     answer = replay(write(tmp_path / "log.jsonl", []))
 
     assert "takes more than" in answer.text
-    assert time.monotonic() - began < 30.0
+    assert time.monotonic() - began < 240.0
+
+
+def test_a_replay_has_a_limit_of_its_own_if_the_server_is_killed(tmp_path, replay, monkeypatch):
+    script = 'while [ "$(ulimit -t)" = unlimited ]; do sleep 0.01; done; ulimit -t >&2; exit 2'
+    monkeypatch.setattr(replayed_log.sys, "executable", program(tmp_path / "python", script))
+    answer = replay(write(tmp_path / "log.jsonl", []))
+
+    assert f"<untrusted>{replayed_log.MAX_CPU_SECONDS}</untrusted>" in answer.text
 
 
 def test_by_http_a_path_is_refused(tmp_path):

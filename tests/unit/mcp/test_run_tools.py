@@ -326,6 +326,18 @@ def test_hostile_text_leaves_no_fence_and_every_answer_is_short(server, detail):
         assert "\\u001b" not in answer.text, tool
 
 
+@pytest.mark.parametrize("step", [-1, 10**30, 10**400])
+def test_a_step_that_no_run_has_is_refused(server, step):
+    curve, samples = call_tools(
+        server,
+        ("curve", {"run": "good", "signal": "loss", "step": step}),
+        ("samples", {"run": "good", "step": step}),
+    )
+
+    assert "validation error" in curve.text
+    assert "validation error" in samples.text
+
+
 @pytest.mark.fault("X19")
 def test_arguments_of_a_megabyte_are_refused(server):
     (answer,) = call_tools(server, ("samples", {"run": "good", "search": "x" * 1_000_000}))
