@@ -42,7 +42,9 @@ def feedback(
         raise error_exit("feedback", f"the mark must be {' or '.join(store.MARKS)}.")
     if run is None and "/" not in case:
         raise error_exit("feedback", f"give --run RUN, or the whole name: RUN/{case}")
-    run = run or resolve_run(case.partition("/")[0])
+    if run is None:
+        start, _, case = case.partition("/")
+        run = resolve_run(start)
     with open_run_database("feedback", run) as connection:
         try:
             name = store.find_case(connection, run, case)

@@ -46,6 +46,14 @@ def test_a_mark_is_stored_and_shown_in_the_report():
     assert "drill" not in report
 
 
+def test_the_beginning_of_the_run_is_enough():
+    short = name_of_case().partition("/")[2]
+    result = sentinel("feedback", f"collapse/{short}", "useful")
+
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.startswith(f"collapse-2/{short}: ")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
