@@ -11,6 +11,7 @@ import typer
 from sentinel.cli._options import error_exit
 from sentinel.cli._run_ids import complete_run, resolve_arguments
 from sentinel.cli._run_sources import RUN_OR_LOG_HELP, open_runs
+from sentinel.cli._run_table import HEALTH_STYLES
 from sentinel.cli._terminal import escape_unprintable
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ _MIN_RUNS = 2
 _MAX_METRICS = 25
 _MAX_CHANGES = 10
 _MAX_SETTING_CHARS = 60
-_STYLES = {"critical": "bold red", "warning": "yellow", "ok": "green"}
 
 
 def compare(  # noqa: PLR0913, PLR0917 - the options of the command
@@ -194,7 +194,7 @@ def _run_rows(runs: Sequence[dict[str, Any]]) -> Iterator[Sequence[Any]]:
     from sentinel.report.markdown import run_rows
 
     for name, texts in run_rows(runs):
-        styles = _STYLES if name == "Health" else {}
+        styles = HEALTH_STYLES if name == "Health" else {}
         yield [name, *(Text(_clean(text), styles.get(text, "")) for text in texts)]
 
 
@@ -227,7 +227,7 @@ def _problem_cell(cases: Sequence[dict[str, Any]]) -> Any:
     for case in cases:
         if cell:
             cell.append(", ")
-        cell.append(f"{case['onset_step']:,}", _STYLES.get(case["severity"], ""))
+        cell.append(f"{case['onset_step']:,}", HEALTH_STYLES.get(case["severity"], ""))
     return cell
 
 
