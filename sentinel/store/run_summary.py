@@ -45,8 +45,8 @@ READING = "reading"
 FOREIGN_AGENT_SECONDS = 180.0
 """An agent of another node that has written nothing for so long is taken for gone."""
 
-_FORMER_HEALTHY = "ok"
-"""The health of a run without a problem in a summary of an earlier version."""
+_FORMER_HEALTH = frozenset({"ok", "warning", "critical"})
+"""The health in a summary of an earlier version, also of a run that is over."""
 _MAIN_SIGNALS = ("reward", "loss", "eval_loss", "grad_norm")
 MAX_SHOWN_NOTE_CHARS = 200
 _MAX_TEXT_CHARS = 120
@@ -320,8 +320,8 @@ def run_entry(run: str, directory: Path, stamp: tuple[int, int], body: bytes) ->
     keys = ("state", "health", "host", "framework", "model", "project")
     name = str(summary.get("name") or "")
     texts = {key: intern(str(summary.get(key) or "")) for key in keys}
-    if texts["health"] == _FORMER_HEALTHY:
-        texts["health"] = status_of(summary, ())
+    if texts["health"] in _FORMER_HEALTH:
+        texts["health"] = status_of(summary, [{"severity": texts["health"]}])
     tags = summary.get("tags")
     names = tuple(intern(str(tag)) for tag in tags) if isinstance(tags, list) else ()
     worst = summary.get("worst_case")

@@ -25,6 +25,7 @@ from sentinel.store.run_summary import (
     RunIndex,
     make_summary,
     read_summary,
+    run_entry,
     write_summary,
 )
 from sentinel.store.verdict import problems_of
@@ -361,3 +362,21 @@ def test_a_home_that_cannot_be_written_is_listed(home, monkeypatch):
         index.complete_one()
 
     assert entries_of(index)["old"].step == 40
+
+
+@pytest.mark.parametrize(
+    ("state", "former", "health"),
+    [
+        ("running", "ok", "healthy"),
+        ("running", "critical", "critical"),
+        ("finished", "ok", "ended_well"),
+        ("finished", "warning", "ended_well"),
+        ("finished", "critical", "ended_badly"),
+        ("failed", "critical", "ended_badly"),
+        ("finished", "ended_badly", "ended_badly"),
+    ],
+)
+def test_the_health_in_a_summary_of_an_earlier_version_is_a_status(tmp_path, state, former, health):
+    body = json.dumps({"state": state, "health": former, "step": 9}).encode()
+
+    assert run_entry("r", tmp_path, (0, len(body)), body).health == health
