@@ -57,7 +57,8 @@ def _checked(path: str) -> str:
         # Also of a user that does not exist.
         raise AnswerError(f"{fence(path)} is no path.") from None
     if not path or not is_readable:
-        problem = "is neither a file nor a folder" if path and exists else "is no file, folder or run"
+        is_other = path and exists
+        problem = "is neither a file nor a folder" if is_other else "is no file, folder or run"
         raise AnswerError(f"{fence(path)} {problem}.")
     return str(given.absolute())
 
