@@ -6,9 +6,11 @@ The agent may end, be killed or start again meanwhile.
 from __future__ import annotations
 
 import os
+import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -66,29 +68,62 @@ def wait_for_run(
     passed. Raises ValueError for an unknown condition, and what `find_run` raises.
     """
     check_conditions(conditions)
-    began = clock()
-    stored, mark = JsonObject(), None
+    began, stored = clock(), _StoredVerdict(run, clock)
     while True:
-        left = float("inf") if timeout is None else max(timeout - (clock() - began), 0.0)
+        looked = clock()
+        left = inf if timeout is None else max(timeout - (looked - began), 0.0)
         database = find_database(run)
         answer = _ask_agent(database, run, conditions, left)
-        verdict = answer
-        if answer is None:
-            newest = (database, change_mark(database))
-            if newest != mark:
-                stored, mark = stored_run(run, database)["verdict"], newest
-            verdict = stored
-        assert verdict is not None
+        verdict = stored.read(database) if answer is None else answer
         end = find_end(conditions, verdict)
-        left = float("inf") if timeout is None else timeout - (clock() - began)
-        if end is None and answer is None and not _may_go_on(run, database):
+        left = inf if timeout is None else timeout - (clock() - began)
+        if answer is not None:
+            stored.note_answer()
+        elif end is None and not _may_go_on(run, database, stored.unchanged_seconds):
             end = WaitEnd(Outcome.ENDED)
         if end is None and left <= 0.0:
             end = WaitEnd(Outcome.TIMEOUT)
         if end is not None:
             return Waited(run, end, verdict, clock() - began)
-        if answer is None:
-            sleep(min(LOOK_SECONDS, left))
+        # An agent that ends answers at once.
+        sleep(min(max(LOOK_SECONDS - (clock() - looked), 0.0), left))
+
+
+class _StoredVerdict:
+    """The verdict by what is stored of a run, which is read again after a change only."""
+
+    def __init__(self, run: str, clock: Callable[[], float]) -> None:
+        self._run, self._clock, self._changed_at = run, clock, clock()
+        self._mark: object = None
+        self._verdict = JsonObject()
+        self._is_read = False
+
+    @property
+    def unchanged_seconds(self) -> float:
+        """Time since a change was seen, or an answer of the agent."""
+        return self._clock() - self._changed_at
+
+    def note_answer(self) -> None:
+        """The agent of the run has answered."""
+        self._changed_at = self._clock()
+
+    def read(self, database: Path) -> JsonObject:
+        """The verdict; the last one for a while if the database cannot be read any more.
+
+        Raises NewerSchemaError and sqlite3.Error.
+        """
+        mark = (database, change_mark(database))
+        if mark != self._mark:
+            self._mark, self._changed_at, self._is_read = mark, self._clock(), False
+        if not self._is_read:
+            try:
+                self._verdict = stored_run(self._run, database)["verdict"]
+                self._is_read = True
+            except sqlite3.Error:
+                # An agent that starts replaces a damaged database.
+                if not self._verdict or self.unchanged_seconds >= RESTART_SECONDS:
+                    raise
+        return self._verdict
 
 
 def _ask_agent(
@@ -110,8 +145,12 @@ def _ask_agent(
     return verdict if isinstance(verdict, dict) and verdict.get("run") == run else None
 
 
-def _may_go_on(run: str, database: Path) -> bool:
-    """Whether a run without an answer has an agent or a rank, or may have one again soon."""
+def _may_go_on(run: str, database: Path, unchanged_seconds: float) -> bool:
+    """Whether a run without an answer has an agent or a rank, or may have one again soon.
+
+    `unchanged_seconds` is how long this process has seen no change: the time of a file may be in
+    the future, by the clock of a file server.
+    """
     if is_agent_running(shared_run_dir(run)) or is_agent_running(database.parent):
         return True
     headers = [read_header(ring) for ring in list_rings(run)]
@@ -120,7 +159,8 @@ def _may_go_on(run: str, database: Path) -> bool:
     written = max(_written(database), _written(database.with_name(f"{database.name}-wal")))
     registration = read_registration(database.with_name(REGISTRATION_NAME))
     is_foreign = registration is not None and registration.node not in {"", os.uname().nodename}
-    return time.time() - written < (FOREIGN_AGENT_SECONDS if is_foreign else RESTART_SECONDS)
+    age = max(time.time() - written, unchanged_seconds)
+    return age < (FOREIGN_AGENT_SECONDS if is_foreign else RESTART_SECONDS)
 
 
 def _written(path: Path) -> float:

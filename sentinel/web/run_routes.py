@@ -406,6 +406,7 @@ class RunRoutes:
                 while True:
                     verdict = (await self._read(view, view.read_state))["verdict"]
                     is_due = monotonic() >= until or self.streams.is_closed
+                    is_due = is_due or await request.is_disconnected()
                     if is_due or find_end(conditions, verdict):
                         return json_response(request, {"verdict": verdict})
                     await asyncio.sleep(min(WAIT_LOOK_SECONDS, max(until - monotonic(), 0.0)))

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager
+from http.client import HTTPConnection
 from threading import Event as Flag
 from threading import Semaphore
+from urllib.parse import urlsplit
 
 import pytest
 import requests
 from prometheus_client import CollectorRegistry
 from support.insight_results import surface
+from support.rank_processes import until
 from support.results import RUN
 from support.web_servers import TIMEOUT_SECONDS, StubReader, get, servers
 
@@ -296,6 +300,20 @@ def test_a_request_that_waits_is_answered_once_its_condition_holds(serve):
     answer = get(f"{url}/api/wait?until=unhealthy&until=step%3D9&seconds=30").json()
 
     assert answer["verdict"]["step"] == 9
+
+
+def test_a_request_whose_client_has_gone_does_not_wait(monkeypatch):
+    looks = []
+    monkeypatch.setattr(run_routes, "WAIT_LOOK_SECONDS", 0.02)
+    # Longer than the test waits for its end.
+    monkeypatch.setattr(run_routes, "MAX_WAIT_SECONDS", 300.0)
+    with servers() as start:
+        url = start(state=lambda: looks.append(time.monotonic()) or {"run": RUN})
+        client = HTTPConnection(urlsplit(url).netloc, timeout=TIMEOUT_SECONDS)
+        client.request("GET", "/api/wait?until=finished&seconds=300")
+        until(lambda: looks, TIMEOUT_SECONDS, "the request waits")
+        client.close()
+        until(lambda: looks[-1] + 1.0 < time.monotonic(), TIMEOUT_SECONDS, "the wait has ended")
 
 
 def test_a_request_that_waits_in_vain_is_answered_in_time(serve):
