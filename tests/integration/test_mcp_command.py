@@ -91,19 +91,20 @@ def test_an_agent_asks_about_a_live_run_saves_it_and_stops_it(home, environ, tra
     assert (wait.data["outcome"], wait.data["status"]) == ("reached", "critical")
     assert why.data["onset_step"] == 40
     assert silence.data["seconds"] == 7200
-    assert (save.data["status"], stop.data["status"]) == ("planned", "planned")
     output, _ = trainer.communicate(timeout=TIMEOUT_SECONDS)
-    assert json.loads(output) == {
-        "checkpoint": save.data["at_step"],
-        "stop": stop.data["at_step"],
-    }
     # Until then it works in shared memory.
     wait_for_agent(home)
     with closing(connect(database)) as connection:
         (stored,) = active_silences(connection, 0)
-        causes = [cause for (cause,) in connection.execute("select cause from command")]
+        rows = connection.execute("select actions, step, cause from command order by number")
+        commands = {action: (step, cause) for action, step, cause in rows}
     assert (stored.author, stored.comment) == ("mcp mcp", "known")
-    assert causes == [
+    assert json.loads(output) == {action: step for action, (step, _) in commands.items()}
+    for action, answer in (("checkpoint", save.data), ("stop", stop.data)):
+        # On a busy machine an answer does not wait until the command is planned.
+        assert answer.get("at_step", commands[action][0]) == commands[action][0]
+        assert answer["status"] == "planned" or answer["status"].startswith("waiting")
+    assert [cause for _, cause in commands.values()] == [
         "checkpoint requested by mcp mcp: before the stop",
         "stop requested by mcp mcp: the loss is NaN",
     ]
