@@ -166,9 +166,11 @@ class RunView:
             return cases
         # The state is shown all the same if the stored cases are damaged.
         with suppress(OSError, sqlite3.Error, NewerSchemaError, KeyError, ValueError, TypeError):
-            if state.get("is_live") and not is_active:
-                # The agent shows the end before it commits which cases lasted until then.
-                wait_for_commit(self.database)
+            if not is_active and state.get("is_live") and not state.get("is_log"):
+                # The agent shows the end before it commits which cases lasted until then. A server
+                # that may only read has the verdict of the agent.
+                with suppress(sqlite3.Error):
+                    wait_for_commit(self.database)
             cases = self.reader.cases()
             self._known_cases = (mark, cases)
             return cases

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from http.client import HTTPConnection
 from threading import Event as Flag
 from threading import Semaphore
@@ -348,6 +348,21 @@ def test_the_end_is_judged_by_what_is_committed_of_it(tmp_path):
         ending.execute("commit")
 
         assert reading.result()["verdict"]["status"] == "ended_badly"
+
+
+@pytest.mark.parametrize("is_log", [False, True])
+def test_a_database_that_cannot_be_written_is_read_all_the_same(tmp_path, is_log):
+    """Neither one of another user, nor one that is being written from a log."""
+    state = {"run": RUN, "state": "finished", "is_live": True, "step": 130, "is_log": is_log}
+    case = {"name": f"{RUN}/x#1", "severity": "critical", "subject": "x", "onset_step": 1}
+    closed = case | {"resolved_step": 2, "lasted_until": "run_finished"}
+    database = tmp_path / "none.db"
+    with closing(connect(database)) if is_log else nullcontext() as importing:
+        if is_log:
+            importing.execute("begin immediate")
+        view = RunView(RUN, StubReader(cases=lambda: [closed]), lambda: state, database)
+
+        assert view.read_state()["verdict"]["status"] == "ended_badly"
 
 
 def test_cases_that_are_read_again_are_not_missing_meanwhile(tmp_path, monkeypatch):
