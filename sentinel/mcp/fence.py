@@ -1,8 +1,8 @@
 """Answers as JSON text of bounded length, in which text that sentinel did not write is fenced.
 
 Names, messages, notes and samples of a run may hold instructions that a model would follow. Such
-text stands between `<untrusted>` and `</untrusted>`, without control characters and without the
-characters of the marks, so it cannot end its fence. All text is fenced but `OwnText`.
+text stands between `<untrusted>` and `</untrusted>`, without control and invisible characters and
+without the characters of the marks, so it cannot end its fence. All text is fenced but `OwnText`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,21 @@ OPEN_MARK, CLOSE_MARK = "<untrusted>", "</untrusted>"
 MAX_CHARS, MAX_DETAIL_CHARS = 2_000, 12_000
 """Characters of an answer: about 500 tokens, and 3,000 with details."""
 
-_ESCAPES = dict.fromkeys("<\uff1c\ufe64", "&lt;") | dict.fromkeys(">\uff1e\ufe65", "&gt;")
-"""Of the characters of the marks, and of those that look like them."""
+_OPENING = "<\uff1c\ufe64\u2039\u276e\u27e8\u02c2\u1438"
+_CLOSING = ">\uff1e\ufe65\u203a\u276f\u27e9\u02c3\u1433"
+"""The characters of the marks, and those that look like them."""
+_INVISIBLE = (
+    *(0x34F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0),
+    *range(0x180B, 0x1810),
+    *range(0xFE00, 0xFE10),
+    *range(0xE0100, 0xE01F0),
+)
+"""Letters and marks that are not displayed; they can spell instructions that only a model reads."""
+_ESCAPES = (
+    dict.fromkeys(_OPENING, "&lt;")
+    | dict.fromkeys(_CLOSING, "&gt;")
+    | dict.fromkeys(map(chr, _INVISIBLE), "")
+)
 _LIMITS = ((4000, 60), (1500, 40), (600, 20), (300, 12), (160, 8), (80, 5), (40, 3), (20, 1))
 """Characters of a text and entries of a list: the first pair that makes an answer short enough."""
 _DIGITS = 6

@@ -33,12 +33,15 @@ class RunAccess:
         found = self.source.view(run)
         if found is not None:
             return found
-        # The newest first.
-        known = [str(row["run"]) for row in self.rows()["runs"]]
-        beginning = [each for each in known if run and each.startswith(run)]
+        words = " ".join(f"run:{word}" for word in run.split())
+        selected = [str(row["run"]) for row in self.rows(words)["runs"]] if words else []
+        beginning = [each for each in selected if each.startswith(run)]
         found = self.source.view(beginning[0]) if len(beginning) == 1 else None
         if found is None:
-            raise AnswerError(f"There is no run {fence(run, 60)}.{_similar(run, known)}")
+            # The newest first.
+            known = [str(row["run"]) for row in self.rows()["runs"]]
+            similar = _similar(run, beginning or known)
+            raise AnswerError(f"There is no run {fence(run, 60)}.{similar}")
         return found
 
 
