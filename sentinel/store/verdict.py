@@ -15,6 +15,7 @@ from sentinel.model.evidence_text import capitalized
 from sentinel.model.finding import Severity
 from sentinel.model.json_safe import JsonObject
 from sentinel.model.run_states import ACTIVE_STATES, FAILED_STATES, STATES_WITHOUT_OUTCOME
+from sentinel.pipeline.cases import RUN_END_DETECTORS
 from sentinel.store.cases import urgency
 from sentinel.store.unmonitored import is_blind, unmonitored_parts
 
@@ -99,7 +100,7 @@ def problems_of(state: Mapping[str, Any], cases: Sequence[JsonObject]) -> list[J
 
     These are the open ones, and open incidents of no case. The end of a run, or of one of its
     trainings, closes its cases: of a run that is over, those that lasted until then are its
-    problems too.
+    problems too. Of a run that failed, the case about that is the first of its severity.
     """
     open_ones = state.get("cases", [])
     names = {name for case in open_ones for name in case.get("incidents", ())}
@@ -108,7 +109,14 @@ def problems_of(state: Mapping[str, Any], cases: Sequence[JsonObject]) -> list[J
     ]
     is_active = state.get("state") in ACTIVE_STATES
     lasted = [] if is_active else [each for each in cases if each.get("lasted_until")]
-    return sorted([*open_ones, *single, *lasted], key=urgency)
+    has_failed = state.get("state") in FAILED_STATES
+
+    def rank(case: Mapping[str, Any]) -> tuple[int, bool, bool, int]:
+        severity, is_over, onset = urgency(case)
+        is_of_end = has_failed and case.get("detector") in RUN_END_DETECTORS
+        return severity, not is_of_end, is_over, onset
+
+    return sorted([*open_ones, *single, *lasted], key=rank)
 
 
 def verdict_parts(verdict: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -167,6 +175,7 @@ def _as_case(incident: Mapping[str, Any]) -> JsonObject:
     """An incident of no case with the keys of a case."""
     return {
         "name": incident.get("name", ""),
+        "detector": incident.get("detector", ""),
         "severity": incident["severity"],
         "subject": incident.get("summary", ""),
         "onset_step": incident.get("onset_step", 0),

@@ -155,6 +155,25 @@ def test_a_problem_that_lasted_to_the_end_is_one_of_the_end():
     assert (well["since_step"], well["since_time"]) == (1200, NOW - 30.0)
 
 
+@pytest.mark.parametrize(
+    ("state", "severity", "subject"),
+    [
+        ("died", "warning", "Rank 0 was ended by SIGTERM"),
+        ("died", "critical", "KL rose"),
+        ("running", "warning", "KL rose"),
+    ],
+)
+def test_the_end_of_a_run_that_failed_leads_among_problems_of_one_severity(
+    state, severity, subject
+):
+    """The end is found before it closes the cases that are open."""
+    of_end = case(1200, "warning", subject="Rank 0 was ended by SIGTERM", detector="run_died")
+    verdict = judge(case(10, severity, subject="KL rose"), of_end, state=state)
+
+    assert verdict["sentence"].startswith(subject)
+    assert verdict["other_count"] == 1
+
+
 def test_an_open_incident_of_no_case_counts():
     incident = {"name": "r/x#1", "severity": "warning", "summary": "x is high", "onset_step": 7}
     verdict = judge(incidents=[incident])
