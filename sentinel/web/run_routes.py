@@ -403,9 +403,10 @@ class RunRoutes:
             if conditions:
                 check_conditions(conditions)
             until = monotonic() + min(optional_float(request, "seconds") or 0.0, MAX_WAIT_SECONDS)
-            view = await self._find_view(request)
             with self.streams.place():
                 while True:
+                    # The database of a run is another file once its agent has ended.
+                    view = await self._find_view(request)
                     verdict = (await self._read(view, view.read_state))["verdict"]
                     is_due = monotonic() >= until or self.streams.is_closed
                     is_due = is_due or await request.is_disconnected()

@@ -9,6 +9,7 @@ from contextlib import closing, contextmanager, nullcontext
 from http.client import HTTPConnection
 from threading import Event as Flag
 from threading import Semaphore
+from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import pytest
@@ -23,6 +24,7 @@ from sentinel.store.artifact import save_artifact
 from sentinel.store.database import connect, connect_read_only
 from sentinel.web import run_routes, worker_pool
 from sentinel.web.agent_site import AgentSite
+from sentinel.web.home_site import HomeSite
 from sentinel.web.run_routes import MAX_READS_PER_RUN, RunView
 from sentinel.web.server import WebServer
 from sentinel.web.suppression_api import SuppressionApi
@@ -300,6 +302,31 @@ def test_a_request_that_waits_is_answered_once_its_condition_holds(serve):
     answer = get(f"{url}/api/wait?until=unhealthy&until=step%3D9&seconds=30").json()
 
     assert answer["verdict"]["step"] == 9
+
+
+def test_a_request_waits_on_when_the_files_of_a_run_move(tmp_path, monkeypatch):
+    """At the end, the agent moves the database from shared memory to the home directory."""
+    monkeypatch.setattr(run_routes, "WAIT_LOOK_SECONDS", 0.01)
+
+    looks = []
+
+    def shared():
+        if looks:
+            raise FileNotFoundError
+        looks.append(1)
+        return {"run": RUN, "state": "running", "step": 1}
+
+    ended = {"run": RUN, "state": "finished"}
+    states = {"shared.db": shared, "home.db": lambda: ended}
+    views = iter(
+        [RunView(RUN, StubReader(), state, tmp_path / name) for name, state in states.items()]
+    )
+    server = WebServer(HomeSite(SimpleNamespace(view=lambda _: next(views))))
+    url = f"http://127.0.0.1:{server.start()}/runs/{RUN}"
+    answer = get(f"{url}/api/wait?until=finished&seconds=60")
+    server.stop()
+
+    assert answer.json()["verdict"]["status"] == "ended_well"
 
 
 def test_a_request_whose_client_has_gone_does_not_wait(monkeypatch):
