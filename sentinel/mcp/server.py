@@ -68,7 +68,7 @@ class RunTools:
         self._access, self._reads_paths = access, reads_paths
         # A replay waits for a process, and must not keep other calls waiting.
         self._pool, self._replays = WorkerPool(), WorkerPool(1)
-        self._waiting = 0
+        self._waiting, self._is_replaying = 0, False
 
     async def list_runs(
         self,
@@ -193,10 +193,16 @@ class RunTools:
     async def replay(self, path: Text, detail: Detail = False) -> str:
         """What the detectors find in a log file or folder, or in a stored run.
 
-        It is replayed now, for at most 50 s.
+        It is replayed now, for at most 50 s, one at a time.
         """
+        if self._is_replaying:
+            raise ToolError("Another replay is under way: try again soon.")
+        self._is_replaying = True
         call = partial(self._replay, path)
-        return await self.answer(call, self._replays, REPLAY_SECONDS + 5.0, detail=detail)
+        try:
+            return await self.answer(call, self._replays, REPLAY_SECONDS + 5.0, detail=detail)
+        finally:
+            self._is_replaying = False
 
     def _replay(self, path: str) -> JsonObject:
         stored = self._access.source.path(path)
