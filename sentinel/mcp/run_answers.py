@@ -74,7 +74,7 @@ def health(access: RunAccess, run: str) -> JsonObject:
     view = access.view(run)
     state = view.read_state()
     verdict = state["verdict"]
-    return verdict_answer(verdict, _onset_step(view, verdict)) | _notices(state)
+    return verdict_answer(verdict) | _notices(state)
 
 
 def waited(access: RunAccess, run: str, conditions: Sequence[str], *, is_last: bool) -> JsonObject:
@@ -93,7 +93,7 @@ def waited(access: RunAccess, run: str, conditions: Sequence[str], *, is_last: b
         return {}
     end = end or WaitEnd(Outcome.TIMEOUT)
     answer = {"outcome": OwnText(end.outcome.value), "condition": OwnText(end.condition)}
-    return answer | verdict_answer(verdict, _onset_step(view, verdict))
+    return answer | verdict_answer(verdict)
 
 
 def _notices(state: Mapping[str, Any]) -> JsonObject:
@@ -102,13 +102,12 @@ def _notices(state: Mapping[str, Any]) -> JsonObject:
     return {"notices": notices} if notices else {}
 
 
-def _onset_step(view: RunView, verdict: Mapping[str, Any]) -> int | None:
-    """The onset of the worst problem; of a run that is over, `since_step` is its end."""
-    onsets = {each["name"]: each["onset_step"] for each in view.reader.cases()}
-    return onsets.get(verdict["case"])
+def _onset_step(verdict: Mapping[str, Any]) -> int | None:
+    """The onset of the worst problem; None without one."""
+    return verdict["since_step"] if verdict["case"] else None
 
 
-def verdict_answer(verdict: Mapping[str, Any], onset_step: int | None) -> JsonObject:
+def verdict_answer(verdict: Mapping[str, Any]) -> JsonObject:
     """A verdict in short: the words of sentinel as its own, the time in words, no empty lists."""
     cause = verdict["cause"]
     age = verdict["age_seconds"]
@@ -123,7 +122,7 @@ def verdict_answer(verdict: Mapping[str, Any], onset_step: int | None) -> JsonOb
         "since_time": _time_text(verdict["since_time"]),
         "case": _short_name(verdict["case"]) if verdict["case"] else None,
         "detector": _detector(verdict["case"]) if verdict["case"] else None,
-        "onset_step": onset_step,
+        "onset_step": _onset_step(verdict),
         "cause": problem_text(cause["name"]) if cause else None,
         "confidence": cause["confidence"] if cause else None,
         "remedy": verdict["remedy"],
@@ -431,7 +430,7 @@ def last_good_checkpoint(access: RunAccess, run: str) -> JsonObject:
         "run": view.run,
         "last_good_checkpoint": _checkpoint(verdict["last_good_checkpoint"]),
         "status": health_text(verdict["status"]),
-        "onset_step": _onset_step(view, verdict),
+        "onset_step": _onset_step(verdict),
         "newest_checkpoint_step": state.get("last_checkpoint_step"),
         "saved": _time_text(saved),
     }
