@@ -19,9 +19,10 @@ Source
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, isfinite
+from typing import NamedTuple
 
 from sentinel.backtest.backtest import Backtest, BacktestRun
 from sentinel.stats.poisson_limits import needed_exposure, two_sided_limits, upper_limit
@@ -53,7 +54,9 @@ class Rate:
 
     def is_within(self, budget: float) -> bool:
         """Whether the upper limit of the rate is at most `budget`."""
-        return upper_limit(self.count, CONFIDENCE) <= budget * self.days
+        expected = budget * self.days
+        # The limit is above the number: most settings need none.
+        return self.count < expected and upper_limit(self.count, CONFIDENCE) <= expected
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +119,12 @@ def recommend(backtest: Backtest, budget: float) -> Recommendation:
     if not timed:
         reason = "The judged runs have no times: give the duration of a step with --step-seconds."
         return Recommendation(None, reason)
-    chosen = _choose(runs, variants, budget)
+    by_run = [[_score(run, each) for each in variants] for run in runs]
+    totals = [*map(_total, zip(*by_run, strict=True))]
+    chosen = _choose(totals, budget)
     if chosen is None or len(timed) < MIN_JUDGED_RUNS:
         return _refuse(timed, variants, budget)
-    left_out = _leave_one_out(runs, variants, budget)
+    left_out = _leave_one_out([run.name for run in runs], by_run, totals, budget)
     if left_out.false.per_day > budget:
         return Recommendation(
             None,
@@ -131,37 +136,73 @@ def recommend(backtest: Backtest, budget: float) -> Recommendation:
     return Recommendation(chosen, reason, left_out)
 
 
-def _choose(runs: Sequence[BacktestRun], variants: Sequence[int], budget: float) -> int | None:
-    """The best variant within the budget; None if there is none."""
-    within = [each for each in variants if false_rate(runs, each).is_within(budget)]
+class _Score(NamedTuple):
+    """What a variant gives in a run, or in several.
 
-    def rank(variant: int) -> tuple[float, ...]:
-        found, faults = found_and_faults(runs, variant)
-        delay = sum(run.found_after(variant) for run in runs) / max(1, faults)
-        return -found, round(delay, 2), false_rate(runs, variant).count, variant
+    `rate` is that of its false notifications; `delay` adds up the shares of `found_after`.
+    """
+
+    rate: Rate
+    found: int
+    faults: int
+    delay: float
+
+    def without(self, run: _Score) -> _Score:
+        """What it gives in the runs other than that one."""
+        rate = Rate(self.rate.count - run.rate.count, self.rate.days - run.rate.days)
+        return _Score(
+            rate, self.found - run.found, self.faults - run.faults, self.delay - run.delay
+        )
+
+
+def _score(run: BacktestRun, variant: int) -> _Score:
+    found, faults = found_and_faults([run], variant)
+    return _Score(false_rate([run], variant), found, faults, run.found_after(variant))
+
+
+def _total(scores: Sequence[_Score]) -> _Score:
+    rates = [each.rate for each in scores]
+    return _Score(
+        Rate(sum(each.count for each in rates), sum(each.days for each in rates)),
+        sum(each.found for each in scores),
+        sum(each.faults for each in scores),
+        sum(each.delay for each in scores),
+    )
+
+
+def _choose(scores: Sequence[_Score], budget: float) -> int | None:
+    """The number of the best variant within the budget; None if there is none."""
+    within = [number for number, each in enumerate(scores) if each.rate.is_within(budget)]
+
+    def rank(number: int) -> tuple[float, ...]:
+        score = scores[number]
+        return -score.found, round(score.delay / max(1, score.faults), 2), score.rate.count, number
 
     return min(within, key=rank, default=None)
 
 
-def _leave_one_out(runs: Sequence[BacktestRun], variants: Sequence[int], budget: float) -> LeftOut:
-    """Choose without each run, and measure on it. Without a choice, the current settings stay."""
-    chosen = [*_choices(runs, variants, budget)]
-    pairs = [*zip(runs, chosen, strict=True)]
-    timed = [(run, each) for run, each in pairs if run.is_judged and run.days > 0]
-    count = sum(len(run.false_notifications(each)) for run, each in timed)
-    return LeftOut(
-        Rate(count, sum(run.days for run, _ in timed)),
-        sum(len(run.faults) for run in runs),
-        sum(run.found_count(each) for run, each in pairs),
-        tuple(run.name for run, each in pairs if run.found_count(each) < run.found_count(0)),
-        tuple(chosen),
+def _leave_one_out(
+    names: Sequence[str],
+    by_run: Sequence[Sequence[_Score]],
+    totals: Sequence[_Score],
+    budget: float,
+) -> LeftOut:
+    """Choose without each run, and measure on it. Without a choice, the current settings stay.
+
+    `by_run` and `totals` are the scores of each variant.
+    """
+    choices = tuple(
+        _choose([total.without(each) for total, each in zip(totals, run, strict=True)], budget) or 0
+        for run in by_run
     )
-
-
-def _choices(runs: Sequence[BacktestRun], variants: Sequence[int], budget: float) -> Iterator[int]:
-    for place in range(len(runs)):
-        others = [*runs[:place], *runs[place + 1 :]]
-        yield _choose(others, variants, budget) or 0
+    measured = [run[number] for run, number in zip(by_run, choices, strict=True)]
+    lost = tuple(
+        name
+        for name, run, score in zip(names, by_run, measured, strict=True)
+        if score.found < run[0].found
+    )
+    total = _total(measured)
+    return LeftOut(total.rate, total.faults, total.found, lost, choices)
 
 
 def _refuse(timed: Sequence[BacktestRun], variants: Sequence[int], budget: float) -> Recommendation:

@@ -27,8 +27,9 @@ def upper_limit(count: int, confidence: float = 0.95) -> float:
     >>> round(upper_limit(0), 2), round(upper_limit(3), 2)
     (3.0, 7.75)
     """
-    high = count + 10 + 10 * sqrt(count + 1)
-    return _bisect(lambda mean: _probability_up_to(count, mean) > 1 - confidence, 0.0, high)
+    least = max(0.0, count - _distance(count))
+    high = count + _distance(count)
+    return _bisect(lambda mean: _probability_up_to(count, mean) > 1 - confidence, least, high)
 
 
 def two_sided_limits(count: int, confidence: float = 0.95) -> tuple[float, float]:
@@ -40,7 +41,8 @@ def two_sided_limits(count: int, confidence: float = 0.95) -> tuple[float, float
     tail = (1 - confidence) / 2
     low = 0.0
     if count:
-        low = _bisect(lambda mean: 1 - _probability_up_to(count - 1, mean) < tail, 0.0, count)
+        least = max(0.0, count - _distance(count))
+        low = _bisect(lambda mean: 1 - _probability_up_to(count - 1, mean) < tail, least, count)
     return low, upper_limit(count, 1 - tail)
 
 
@@ -72,9 +74,15 @@ def _bisect(is_below: Callable[[float], bool], low: float, high: float) -> float
     return high
 
 
+def _distance(count: float) -> float:
+    """More than ten standard deviations of a Poisson number, at which its probability is nil."""
+    return 10 + 10 * sqrt(count + 1)
+
+
 def _probability_up_to(count: int, mean: float) -> float:
     """The probability of at most `count` events."""
     if mean <= 0:
         return 1.0
-    logs = [k * log(mean) - mean - lgamma(k + 1) for k in range(count + 1)]
+    first = max(0, int(mean - _distance(mean)))
+    logs = [k * log(mean) - mean - lgamma(k + 1) for k in range(first, count + 1)]
     return sum(map(exp, logs))

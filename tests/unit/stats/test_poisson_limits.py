@@ -12,7 +12,13 @@ from sentinel.stats.poisson_limits import needed_exposure, two_sided_limits, upp
 @pytest.mark.parametrize(
     ("count", "low", "high"),
     # Garwood's table, by quantiles of the chi-squared distribution.
-    [(0, 0.0, 3.6889), (1, 0.0253, 5.5716), (5, 1.6235, 11.6683), (100, 81.3640, 121.6268)],
+    [
+        (0, 0.0, 3.6889),
+        (1, 0.0253, 5.5716),
+        (5, 1.6235, 11.6683),
+        (100, 81.3640, 121.6268),
+        (100_000, 99381.1527, 100621.7447),
+    ],
 )
 def test_the_interval_is_that_of_the_table(count, low, high):
     assert two_sided_limits(count) == pytest.approx((low, high), abs=1e-4)
