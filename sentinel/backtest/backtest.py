@@ -95,8 +95,8 @@ def run_backtest(  # noqa: PLR0913 - each is an option of the command
 ) -> Backtest:
     """Replay each run with each variant, `jobs` at a time. Nothing is sent, stored or changed.
 
-    `healthy` are names of runs. `step_seconds` is the duration of a step of runs without times.
-    Raises BrokenProcessPool if a process is killed.
+    `healthy` are names of runs. `step_seconds` is the duration of a step of runs without times. A
+    run whose process is killed is skipped.
     """
     backtest = Backtest(variants, skipped=[*found.skipped])
     tasks = [_Task(run, variant.settings) for run in found.runs for variant in variants]
@@ -109,7 +109,7 @@ def run_backtest(  # noqa: PLR0913 - each is an option of the command
             of_run.append(next(answers))
             done += 1
         findings = [each for each in of_run if isinstance(each, RunFindings)]
-        problem = next((each for each in of_run if isinstance(each, str)), None)
+        problem = next((str(each) for each in of_run if not isinstance(each, RunFindings)), None)
         if problem is not None:
             backtest.skipped.append(SkippedRun(run.name, run.path, problem))
             continue

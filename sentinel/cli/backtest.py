@@ -131,22 +131,16 @@ def _replay(
     step_seconds: float | None,
     jobs: int | None,
 ) -> Backtest:
-    from concurrent.futures.process import BrokenProcessPool
-
     from sentinel.backtest.backtest import run_backtest
     from sentinel.cli._progress import ProgressBar
     from sentinel.pipeline.parallel import available_cores
 
     with ProgressBar(f"Replaying {len(found.runs)} runs") as bar:
-        try:
-            return run_backtest(
-                found,
-                variants,
-                healthy=healthy,
-                step_seconds=step_seconds,
-                jobs=jobs or available_cores(),
-                progress=lambda done, total: bar.update(done / total, f"{done} of {total}"),
-            )
-        except BrokenProcessPool:
-            message = "a process was killed, perhaps for its memory: try --jobs 1."
-            raise error_exit("backtest", message) from None
+        return run_backtest(
+            found,
+            variants,
+            healthy=healthy,
+            step_seconds=step_seconds,
+            jobs=jobs or available_cores(),
+            progress=lambda done, total: bar.update(done / total, f"{done} of {total}"),
+        )

@@ -14,9 +14,11 @@ import pytest
 from support.stored_homes import write_run
 from typer.testing import CliRunner
 
+from sentinel.backtest import backtest
 from sentinel.cli._backtest_tables import print_backtest
 from sentinel.cli.main import app
 from sentinel.config.plugins import load_classes
+from sentinel.pipeline.parallel import ProcessKilledError
 from sentinel.store.cases import all_cases
 from sentinel.store.database import connect
 from sentinel.store.feedback import Feedback, store_feedback
@@ -238,6 +240,20 @@ def test_several_processes_find_what_one_does(logs):
 
     assert json.loads(one)["changes"]
     assert one == two
+
+
+def test_a_run_whose_process_is_killed_is_left_out(logs, monkeypatch):
+    def answers(function, tasks, _processes):
+        for task in tasks:
+            is_killed = task.run.name == "bad" and task.settings.disable
+            yield ProcessKilledError() if is_killed else function(task)
+
+    monkeypatch.setattr(backtest, "map_in_processes", answers)
+    found = backtest_json(logs, "--set", "disable=loss_spike")
+    reasons = {each["name"]: each["reason"] for each in found["skipped"]}
+
+    assert {each["name"] for each in found["runs"]} == {"good-1", "good-2", "good-3"}
+    assert reasons["bad"] == "its process was killed, perhaps for its memory"
 
 
 @pytest.mark.parametrize(

@@ -237,6 +237,25 @@ def test_processes_print_of_the_logs_of_a_folder_what_one_process_prints(
     assert "kl_blowup" in printed[0][1]
 
 
+def test_a_log_whose_process_is_killed_is_a_notice(tmp_path, monkeypatch):
+    for name in ("killed", "other"):
+        lines = map(json.dumps, healthy_rows())
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    monkeypatch.setattr(parallel, "available_cores", lambda: 2)
+    monkeypatch.setattr(parallel, "map_in_processes", answers_of_killed)
+    result = run_replay(tmp_path, "--json")
+
+    assert (result.exit_code, len(result.stdout.splitlines())) == (0, 1)
+    notice = f"cannot read {tmp_path / 'killed.jsonl'}: its process was killed"
+    assert notice in result.stderr
+
+
+def answers_of_killed(function, items, _processes):
+    for item in items:
+        is_killed = item.path.stem == "killed"
+        yield parallel.ProcessKilledError() if is_killed else function(item)
+
+
 class WatchedBar(ProgressBar):
     """A progress bar whose time passes quickly, and that notes when garbage is collected."""
 
