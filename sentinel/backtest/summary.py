@@ -31,7 +31,8 @@ def summarize(
     (appeared, gone or changed), the incident, as it was `before` if it changed, and delay (steps
     from the former notification to that of the incident). `marks`: run, case, mark, and steps: for
     each settings the step of its first notification, None if it is gone. `recommendation` is None
-    if there are no other settings.
+    if there are no other settings; its `toml` belongs in its `file`, in place of what is
+    `replaced`.
     """
     return {
         "settings": [*_settings(backtest)],
@@ -130,6 +131,8 @@ def _recommendation(backtest: Backtest, made: Recommendation) -> dict[str, Any]:
         "settings": variant and variant.name,
         "assignments": variant and variant.tree,
         "toml": variant and variant.toml,
+        "file": variant and str(variant.file),
+        "replaced": [*variant.replaced] if variant else [],
         "reason": made.reason,
         "false": None
         if made.variant is None

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
+from pathlib import Path
 from typing import Any
 
-from sentinel.config.config_sources import ConfigError, ConfigSources, parse_assignment
+from sentinel.config.config_sources import (
+    PROJECT_FILE,
+    SETTINGS_FILE,
+    ConfigError,
+    ConfigPath,
+    ConfigSources,
+    parse_assignment,
+    read_sources,
+    working_directory,
+)
 from sentinel.config.settings import Settings, build_detectors, load_replay_settings
 from sentinel.config.toml_text import toml_text
 
@@ -23,10 +34,16 @@ _GRID_VALUE = re.compile(r'(?:\[[^\]]*\]|"[^"]*"|[^,\["])+')
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """The current settings with `assignments`, KEY=VALUE, in place of some of them."""
+    """The current settings with `assignments`, KEY=VALUE, in place of some of them.
+
+    `file` is the settings file in which they belong. `replaced` are the settings that have a value
+    there or in a variable, with the source of it, such as "disable (SENTINEL_DISABLE)".
+    """
 
     assignments: tuple[str, ...]
     settings: Settings
+    file: Path = Path(SETTINGS_FILE)
+    replaced: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -43,8 +60,9 @@ class Variant:
 
     @property
     def toml(self) -> str:
-        """The assignments as the text of a sentinel.toml."""
-        return toml_text(self.tree)
+        """The assignments as a part of the settings file."""
+        is_project = self.file.name == PROJECT_FILE
+        return toml_text({"tool": {"sentinel": self.tree}} if is_project else self.tree)
 
 
 def make_variants(
@@ -73,7 +91,26 @@ def make_variants(
     by_identity: dict[object, Variant] = {}
     for variant in variants:
         by_identity.setdefault(_identity(variant.settings), variant)
-    return [*by_identity.values()]
+    return [_with_sources(each, environ) for each in by_identity.values()]
+
+
+def _with_sources(variant: Variant, environ: Mapping[str, str] | None) -> Variant:
+    cwd = working_directory()
+    sources = read_sources({}, os.environ if environ is None else environ, cwd)
+    replaced = (
+        f"{'.'.join(path)} ({sources.origins[path]})"
+        for path in _leaves(variant.tree, ())
+        if path in sources.origins
+    )
+    return replace(variant, file=sources.file or cwd / SETTINGS_FILE, replaced=tuple(replaced))
+
+
+def _leaves(tree: Mapping[str, Any], path: ConfigPath) -> Iterator[ConfigPath]:
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, (*path, name))
+        else:
+            yield (*path, name)
 
 
 def _grid_axis(text: str) -> Sequence[str]:

@@ -158,10 +158,13 @@ def _print_recommendation(console: Console, made: dict[str, Any]) -> None:
     if made["settings"] is None:
         title = "No recommendation."
     else:
-        title = "Add to sentinel.toml:" if made["toml"] else "Keep the current settings:"
+        file = _clean(made["file"])
+        title = f"Add to {file}:" if made["toml"] else "Keep the current settings:"
     console.print(Text.assemble("\n", (title, "bold"), " ", _clean(made["reason"])))
     if made["toml"]:
         print(f"\n{made['toml']}\n")
+    if made["replaced"]:
+        console.print(Text(f"Remove what it replaces: {_clean(', '.join(made['replaced']))}."))
     if made["left_out"] is not None:
         console.print(Text(_clean(_left_out_text(made["left_out"]))))
 

@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 ConfigTree = dict[str, Any]
 ConfigPath = tuple[str, ...]
 
+SETTINGS_FILE, PROJECT_FILE = "sentinel.toml", "pyproject.toml"
 _ENV_PREFIX = "SENTINEL_"
 _NOT_SETTINGS = frozenset(
     f"{_ENV_PREFIX}{name}"
@@ -58,11 +59,13 @@ class ConfigError(ValueError):
 class ConfigSources:
     """The merged settings before validation, `tree`, and the source of each key, `origins`.
 
-    Without `read_secrets`, files that hold secrets are not opened.
+    `file` is the settings file that was read, if there is one. Without `read_secrets`, files that
+    hold secrets are not opened.
     """
 
     tree: ConfigTree = field(default_factory=dict)
     origins: dict[ConfigPath, str] = field(default_factory=dict)
+    file: Path | None = None
     read_secrets: bool = True
 
     def overlay(self, layer: Mapping[str, Any], origin: str) -> None:
@@ -133,8 +136,8 @@ def read_sources(
     that cannot be read and for a malformed assignment.
     """
     sources = ConfigSources()
-    path, content = _read_config_file(environ, cwd)
-    sources.overlay(content, str(path))
+    sources.file, content = _read_config_file(environ, cwd)
+    sources.overlay(content, str(sources.file))
     for name, value in sorted(environ.items()):
         if _is_setting(name, value):
             sources.overlay(_parse_variable(name, value), name)
@@ -210,15 +213,17 @@ def _overlay(
             sources.origins[(*parent, key)] = origin
 
 
-def _read_config_file(environ: Mapping[str, str], cwd: Path) -> tuple[Path, ConfigTree]:
+def _read_config_file(environ: Mapping[str, str], cwd: Path) -> tuple[Path | None, ConfigTree]:
     named = environ.get(f"{_ENV_PREFIX}CONFIG")
     if named:
         path = cwd / Path(named).expanduser()
         return path, _read_toml(path)
-    for path in (cwd / "sentinel.toml", cwd / "pyproject.toml"):
+    for path in (cwd / SETTINGS_FILE, cwd / PROJECT_FILE):
         if path.is_file():
-            return path, _read_toml(path)
-    return cwd, {}
+            content = _read_toml(path)
+            # Most projects have no settings in theirs.
+            return path if content or path.name == SETTINGS_FILE else None, content
+    return None, {}
 
 
 def _read_toml(path: Path) -> ConfigTree:
@@ -238,7 +243,7 @@ def _read_toml(path: Path) -> ConfigTree:
             else "not UTF-8 text"
         )
         raise ConfigError(f"The settings file {path} cannot be read ({reason}).") from None
-    if path.name == "pyproject.toml":
+    if path.name == PROJECT_FILE:
         tools = ConfigSources().as_table(("tool",), content.get("tool", {}))
         content = ConfigSources().as_table(("tool", "sentinel"), tools.get("sentinel", {}))
     return content

@@ -46,6 +46,26 @@ def test_the_toml_gives_the_same_settings():
         assert tomllib.loads(variant.toml) == variant.tree
 
 
+def test_they_name_the_file_in_which_they_belong_and_what_they_replace(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    sets = [f"{LIMIT}=2", f"{SURE}=7", "disable=loss_spike"]
+    environ = {"SENTINEL_DISABLE": "kl_blowup"}
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "x"\n')
+    (alone,) = make_variants(sets, (), {})[1:]
+    project = tmp_path / "pyproject.toml"
+    project.write_text("[tool.sentinel.detectors.kl_blowup]\nlimit = 0.5\nratio = 4.0\n")
+    (in_project,) = make_variants(sets, (), environ)[1:]
+    settings = tmp_path / "sentinel.toml"
+    settings.write_text("")
+    (beside,) = make_variants(sets, (), environ)[1:]
+
+    assert (alone.file, alone.replaced) == (settings, ())
+    assert in_project.file == project
+    assert in_project.replaced == (f"{LIMIT} ({project})", "disable (SENTINEL_DISABLE)")
+    assert tomllib.loads(in_project.toml) == {"tool": {"sentinel": in_project.tree}}
+    assert (beside.file, beside.toml) == (settings, alone.toml)
+
+
 def test_texts_of_any_characters_are_written_as_toml():
     tree = {"a b": {"c": ['quote " and \\', "line\nend", "π 🙂"], "d": True}, "e": 1.5}
 

@@ -152,6 +152,19 @@ def test_the_tables_show_the_recommendation_and_what_is_left_out(found, capsys):
     assert "good-1" not in shown
 
 
+def test_settings_that_the_recommendation_replaces_are_named_with_their_source(
+    logs, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    variable = "SENTINEL_DETECTORS__KL_BLOWUP__LIMIT"
+    monkeypatch.setenv(variable, "0.05")
+    result = run_backtest(logs, "--set", f"{LIMIT}=0.3", *HEALTHY, "--budget", "0.05")
+    shown = " ".join(result.stdout.split())
+
+    assert f"Add to {tmp_path / 'sentinel.toml'}:" in result.stdout.replace("\n", "")
+    assert f"Remove what it replaces: {LIMIT} ({variable})." in shown
+
+
 def test_from_too_few_days_it_states_how_many_runs_it_needs(logs):
     options = [logs / "good-1.jsonl", logs / "good-2.jsonl", "--set", f"{LIMIT}=0.5", *HEALTHY]
     result = run_backtest(*options, "--budget", "0.01")
