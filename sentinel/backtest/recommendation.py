@@ -65,7 +65,8 @@ class LeftOut:
 
     `found` of the `faults` were notified. `lost` are the names of the runs of which the current
     settings find more faults. `choices` are the numbers of the variants that were chosen without
-    each of the runs.
+    each of the runs: without `undecided` of them no settings are within the budget, and the current
+    ones stay.
     """
 
     false: Rate
@@ -73,6 +74,7 @@ class LeftOut:
     found: int
     lost: tuple[str, ...]
     choices: tuple[int, ...]
+    undecided: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,15 +126,22 @@ def recommend(backtest: Backtest, budget: float) -> Recommendation:
     chosen = _choose(totals, budget)
     if chosen is None or len(timed) < MIN_JUDGED_RUNS:
         return _refuse(timed, variants, budget)
-    left_out = _leave_one_out([run.name for run in runs], by_run, totals, budget)
-    if left_out.false.per_day > budget:
+    if totals[0].found and not totals[chosen].found:
         return Recommendation(
             None,
-            "Chosen from all runs but one, the settings exceed the budget in the run that is left "
-            f"out: {_number(left_out.false.per_day)} false notifications per run day.",
-            left_out,
+            f"The settings within the budget of {budget:g} find no fault. The current ones find "
+            f"{_found_text(totals[0])}, with {_number(totals[0].rate.per_day)} false notifications "
+            "per run day.",
         )
-    reason = _reason(runs, chosen, budget)
+    left_out = _leave_one_out([run.name for run in runs], by_run, totals, budget)
+    if left_out.false.per_day > budget:
+        return _refuse_left_out(left_out, len(timed))
+    reason = _reason(totals[0], totals[chosen], budget)
+    if len(timed) < len(judged):
+        reason += (
+            f" {_counted(len(judged) - len(timed), 'judged run')} without times left out of these "
+            "numbers: give the duration of a step with --step-seconds."
+        )
     return Recommendation(chosen, reason, left_out)
 
 
@@ -191,10 +200,11 @@ def _leave_one_out(
 
     `by_run` and `totals` are the scores of each variant.
     """
-    choices = tuple(
-        _choose([total.without(each) for total, each in zip(totals, run, strict=True)], budget) or 0
+    chosen = [
+        _choose([total.without(each) for total, each in zip(totals, run, strict=True)], budget)
         for run in by_run
-    )
+    ]
+    choices = tuple(number or 0 for number in chosen)
     measured = [run[number] for run, number in zip(by_run, choices, strict=True)]
     lost = tuple(
         name
@@ -202,7 +212,7 @@ def _leave_one_out(
         if score.found < run[0].found
     )
     total = _total(measured)
-    return LeftOut(total.rate, total.faults, total.found, lost, choices)
+    return LeftOut(total.rate, total.faults, total.found, lost, choices, chosen.count(None))
 
 
 def _refuse(timed: Sequence[BacktestRun], variants: Sequence[int], budget: float) -> Recommendation:
@@ -210,6 +220,12 @@ def _refuse(timed: Sequence[BacktestRun], variants: Sequence[int], budget: float
     fewest = min(variants, key=lambda each: (false_rate(timed, each).count, each))
     rate = false_rate(timed, fewest)
     needed = needed_exposure(rate.count, rate.days, budget, CONFIDENCE)
+    if needed <= rate.days:
+        reason = (
+            f"{_counted(len(timed), 'judged run')} of any length is too few: at least "
+            f"{MIN_JUDGED_RUNS} are needed, to measure a choice on a run that is left out."
+        )
+        return Recommendation(None, reason, needed_runs=MIN_JUDGED_RUNS)
     has = f"{_counted(len(timed), 'judged run')} in {rate.days:.3g} days"
     if not isfinite(needed):
         return Recommendation(
@@ -237,15 +253,37 @@ def _detectors(runs: Sequence[BacktestRun], variant: int) -> str:
     return ", ".join(f"{name} ({count})" for name, count in counts.most_common())
 
 
-def _reason(runs: Sequence[BacktestRun], chosen: int, budget: float) -> str:
-    rate = false_rate(runs, chosen)
+def _refuse_left_out(left_out: LeftOut, judged: int) -> Recommendation:
+    """Why none is chosen: the choices exceed the budget, or one run less is too few for some."""
+    rate = f"{_number(left_out.false.per_day)} false notifications per run day"
+    if left_out.undecided:
+        reason = (
+            f"Too few runs: without one of them, for {left_out.undecided} of the {judged} judged "
+            f"runs, no settings are within the budget. The current ones stay then, with {rate} in "
+            "all runs left out."
+        )
+        return Recommendation(None, reason, left_out, needed_runs=judged + 1)
+    reason = (
+        "Chosen from all runs but one, the settings exceed the budget in the run that is left "
+        f"out: {rate}."
+    )
+    return Recommendation(None, reason, left_out)
+
+
+def _reason(now: _Score, chosen: _Score, budget: float) -> str:
+    """What the chosen settings give, and what the current ones find if that is not as much."""
+    rate = chosen.rate
     limit = upper_limit(rate.count, CONFIDENCE) / rate.days
-    found, faults = found_and_faults(runs, chosen)
+    current = "" if now.found == chosen.found else f", {now.found} by the current settings"
     return (
         f"{_counted(rate.count, 'false notification')} in {rate.days:.3g} run days: at most "
         f"{_number(limit)} per run day (95 %), within the budget of {budget:g}. "
-        f"{found} of {_counted(faults, 'fault')} found."
+        f"{_found_text(chosen)} found{current}."
     )
+
+
+def _found_text(score: _Score) -> str:
+    return f"{score.found} of {_counted(score.faults, 'fault')}"
 
 
 def _number(value: float) -> str:

@@ -143,6 +143,7 @@ def _recommendation(backtest: Backtest, made: Recommendation) -> dict[str, Any]:
             "faults": left_out.faults,
             "found": left_out.found,
             "lost": [*left_out.lost],
+            "undecided": left_out.undecided,
             "choices": [
                 {"settings": backtest.variants[number].name, "runs": count}
                 for number, count in Counter(left_out.choices).most_common()

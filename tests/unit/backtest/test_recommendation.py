@@ -74,7 +74,28 @@ def test_too_few_runs_give_no_recommendation_and_how_many_are_needed():
 def test_a_single_healthy_run_is_too_few_however_long_it_is():
     made = recommend_for(healthy_runs(1, [[], []], 400.0))
 
-    assert (made.variant, made.needed_runs) == (None, 2)
+    assert (made.variant, made.needed_days, made.needed_runs) == (None, None, 2)
+    assert made.reason.startswith("1 judged run of any length is too few: at least 2 are needed")
+
+
+def test_settings_that_find_nothing_are_not_recommended_in_place_of_some_that_do():
+    healthy = healthy_runs(40, [[3], []])
+    only_now = make_run("bad-1", [[50], []])
+
+    nothing = recommend_for([*healthy, only_now])
+    less = recommend_for([*healthy, only_now, make_run("bad-2", [[50], [60]])])
+    assert nothing.variant is None
+    assert "find no fault. The current ones find 1 of 1 fault, with 1 false" in nothing.reason
+    assert less.variant == 1
+    assert less.reason.endswith("1 of 2 faults found, 2 by the current settings.")
+
+
+def test_judged_runs_without_times_are_no_part_of_the_numbers():
+    timeless = make_run("timeless", [[1, 2], [1, 2]], is_healthy=True, days=0.0)
+    made = recommend_for([*healthy_runs(40, [[], []]), timeless])
+
+    assert made.variant == 0
+    assert "1 judged run without times left out of these numbers" in made.reason
 
 
 def test_a_rate_above_the_budget_needs_other_settings_and_not_more_runs():
@@ -112,6 +133,16 @@ def test_a_choice_that_fails_in_the_runs_left_out_is_not_recommended():
     assert made.variant is None
     assert "exceed the budget in the run that is left out: 1 false" in made.reason
     assert made.left_out.false.count == 200
+
+
+def test_if_one_run_less_is_too_few_one_more_is_asked_for():
+    """30 days without a false notification are just enough for the budget, 29 are not."""
+    bad = make_run("bad", [[50], [50]])
+    made = recommend_for([*healthy_runs(30, [[3], []]), bad])
+
+    assert (made.variant, made.needed_runs, made.left_out.undecided) == (None, 31, 30)
+    assert made.reason.startswith("Too few runs: without one of them, for 30 of the 30 judged")
+    assert recommend_for([*healthy_runs(31, [[3], []]), bad]).variant == 1
 
 
 def test_what_only_a_run_itself_tells_is_lost_without_it():
