@@ -48,8 +48,9 @@ class FoundIncident:
 class RunFindings:
     """What a replay found in a run, and how long the run trained.
 
-    `seconds` are those between its steps without the time between its attempts; 0 if its records
-    have no times. `trained_steps` are the steps in that time, also those that are not logged.
+    `seconds` are those between its steps without the time between its attempts, also where a log
+    goes back to an earlier step; 0 if its records have no times. `trained_steps` are the steps in
+    that time, also those that are not logged.
     """
 
     steps: int
@@ -138,10 +139,10 @@ class _Observer:
             self._last = None
         elif record.event is STEP:
             self.last_step = max(self.last_step, record.step)
-            if last is not None:
-                self.trained_steps += max(0, record.step - last.step)
-            if last is not None and last.time > YEAR_2001:
-                self.seconds += max(0.0, record.time - last.time)
+            if last is not None and record.step >= last.step:
+                self.trained_steps += record.step - last.step
+                if last.time > YEAR_2001:
+                    self.seconds += max(0.0, record.time - last.time)
             self._last = record
 
 
