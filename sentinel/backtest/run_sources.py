@@ -69,7 +69,11 @@ def _home_runs(now: float) -> Iterator[list[RunSource | SkippedRun]]:
         if run.status == "finished" and database.is_file():
             yield [RunSource(run.run, database)]
         elif run.status != "finished":
-            reason = "it runs" if run.status == "live" else "it may go on: it has no outcome"
+            reason = (
+                "it or its agent runs"
+                if run.status == "live"
+                else "it may go on: it has no outcome"
+            )
             yield [SkippedRun(run.run, run.directory, reason)]
 
 

@@ -15,7 +15,7 @@ from sentinel.cli._terminal import escape_unprintable
 
 MIN_SETTINGS_WIDTH = 20
 MAX_ROWS = 20
-"""Rows of the tables of runs and of changes; all are in the output of --json."""
+"""Rows of each table, and notes; all are in the output of --json."""
 MAX_COMPARED = 2
 """Settings of which all changes are shown."""
 _STYLES = {severity.value: style for severity, style in SEVERITY_STYLES.items()}
@@ -27,7 +27,7 @@ def print_backtest(summary: dict[str, Any]) -> None:
     console = Console()
     shown = _shown_settings(summary)
     console.print(_settings_table(summary["settings"]))
-    console.print(_run_table(summary, shown))
+    _print_runs(console, summary, shown)
     if summary["marks"]:
         console.print(_mark_table(summary, shown))
         _print_hidden(console, len(summary["marks"]), "cases")
@@ -39,8 +39,10 @@ def print_backtest(summary: dict[str, Any]) -> None:
             _print_hidden(console, len(changes), "changes")
         else:
             console.print(Text(f"With {_setting_name(name)}, no incident changes.\n"))
-    for line in _notes(summary):
+    notes = [*_notes(summary)]
+    for line in notes[:MAX_ROWS]:
         console.print(Text(_clean(line)), style="dim")
+    _print_hidden(console, len(notes), "notes")
     if summary["recommendation"] is not None:
         _print_recommendation(console, summary["recommendation"])
 
@@ -69,7 +71,7 @@ def _settings_table(settings: Sequence[dict[str, Any]]) -> Table:
     return table
 
 
-def _run_table(summary: dict[str, Any], shown: Sequence[int]) -> Table:
+def _print_runs(console: Console, summary: dict[str, Any], shown: Sequence[int]) -> None:
     """The runs with notifications, those that differ between the shown settings first."""
     names = [summary["settings"][number]["name"] for number in shown]
     table = _table("Notifications of runs", "Run", "Days", *map(_setting_name, names))
@@ -80,6 +82,9 @@ def _run_table(summary: dict[str, Any], shown: Sequence[int]) -> Table:
         ((run, counts) for run, counts in counted if any(counts)),
         key=lambda row: (len(set(row[1])) == 1, row[0]["name"]),
     )
+    if not rows:
+        console.print(Text(f"No run of {len(counted)} has a notification.\n"))
+        return
     for run, counts in rows[:MAX_ROWS]:
         kind = "healthy" if run["is_healthy"] else "judged" if run["is_judged"] else ""
         name = f"{run['name']} ({kind})" if kind else run["name"]
@@ -87,7 +92,7 @@ def _run_table(summary: dict[str, Any], shown: Sequence[int]) -> Table:
         table.add_row(Text(_clean(name)), *cells)
     left = len(summary["runs"]) - len(rows[:MAX_ROWS])
     table.caption = f"{left} more without a notification, or unchanged" if left else None
-    return table
+    console.print(table)
 
 
 def _mark_table(summary: dict[str, Any], shown: Sequence[int]) -> Table:

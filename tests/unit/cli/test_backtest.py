@@ -165,6 +165,19 @@ def test_settings_that_the_recommendation_replaces_are_named_with_their_source(
     assert f"Remove what it replaces: {LIMIT} ({variable})." in shown
 
 
+def test_without_a_notification_no_table_of_runs_is_shown_and_notes_are_bounded(logs, capsys):
+    runs = [logs / "good-1.jsonl", logs / "good-2.jsonl"]
+    found = backtest_json(*runs, "--set", f"{LIMIT}=0.5")
+    (found["runs"][0]["notes"]) += [f"note {number}" for number in range(25)]
+    print_backtest(found)
+    shown = capsys.readouterr().out
+
+    assert "No run of 2 has a notification." in shown
+    assert "Notifications of runs" not in shown
+    assert ("note 19" in shown, "note 20" in shown) == (True, False)
+    assert "5 more notes are in the output of --json" in shown
+
+
 def test_from_too_few_days_it_states_how_many_runs_it_needs(logs):
     options = [logs / "good-1.jsonl", logs / "good-2.jsonl", "--set", f"{LIMIT}=0.5", *HEALTHY]
     result = run_backtest(*options, "--budget", "0.01")
