@@ -6,6 +6,7 @@ deleted oldest first.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -164,7 +165,7 @@ def _owner(run: str) -> str:
 def _agent_lock(directory: Path) -> Iterator[bool]:
     """Hold the lock of the run's agent, so that none starts; whether no agent has it."""
     try:
-        descriptor = os.open(directory / AGENT_LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = _open_lock(directory / AGENT_LOCK)
     except FileNotFoundError:
         yield True
         return
@@ -181,6 +182,17 @@ def _agent_lock(directory: Path) -> Iterator[bool]:
         yield is_locked
     finally:
         os.close(descriptor)
+
+
+def _open_lock(path: Path) -> int:
+    """Opens a lock for reading only where nothing can be written, such as in an archive."""
+    flags = os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        return os.open(path, os.O_RDWR | flags)
+    except OSError as error:
+        if error.errno not in {errno.EACCES, errno.EPERM, errno.EROFS}:
+            raise
+        return os.open(path, os.O_RDONLY | flags)
 
 
 def _file_statuses(directory: Path) -> Iterator[os.stat_result]:

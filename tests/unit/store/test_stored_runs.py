@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import time
@@ -62,6 +63,22 @@ def test_a_run_with_an_agent_is_live(home):
     with locked(make_run("live", 9 * DAY)):
         assert statuses(home) == {"live": "live"}
     assert statuses(home) == {"live": "finished"}
+
+
+@pytest.mark.parametrize("code", [errno.EROFS, errno.EACCES])
+def test_a_run_in_a_home_that_is_read_only_has_ended_too(home, monkeypatch, code):
+    directory = make_run("archived", 9 * DAY)
+    open_file = os.open
+
+    def open_read_only(path, flags, *arguments):
+        if flags & os.O_RDWR and path == directory / AGENT_LOCK:
+            raise OSError(code, os.strerror(code))
+        return open_file(path, flags, *arguments)
+
+    with locked(directory):
+        monkeypatch.setattr(os, "open", open_read_only)
+        assert statuses(home) == {"archived": "live"}
+    assert statuses(home) == {"archived": "finished"}
 
 
 def test_a_run_whose_ranks_run_is_live_without_an_agent(home):
