@@ -14,7 +14,7 @@ from sentinel.backtest.variants import Variant
 from sentinel.config.settings import Settings
 from sentinel.model.nearest_name import nearest_hint
 from sentinel.pipeline.parallel import map_in_processes
-from sentinel.readers.log_folder import read_error_text
+from sentinel.readers.log_file import read_error_text
 
 Progress = Callable[[int, int], None]
 

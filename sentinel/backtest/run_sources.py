@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from sentinel.readers.log_folder import find_logs, read_error_text
-from sentinel.store.run_databases import find_database, find_databases
+from sentinel.readers.log_file import read_error_text
+from sentinel.readers.log_folder import find_logs
+from sentinel.store.run_databases import find_databases, named_database
 from sentinel.store.stored_runs import stored_runs
 from sentinel.transport.paths import DATABASE_NAME, home_dir
 
@@ -79,7 +80,7 @@ def _home_runs(now: float) -> Iterator[list[RunSource | SkippedRun]]:
 
 def _named_runs(argument: str) -> list[RunSource | SkippedRun]:
     path = Path(argument)
-    database = find_database(path)
+    database = named_database(path)
     if database is not None:
         return [RunSource(database.absolute().parent.name, database)]
     if path.is_dir() and (databases := find_databases(path)):

@@ -46,11 +46,6 @@ def exit_if_off(command: str, consequence: str) -> None:
         raise error_exit(command, message)
 
 
-def read_error_text(error: OSError | ValueError) -> str:
-    """Why a log cannot be read, without the path and the number of the error."""
-    return (isinstance(error, OSError) and error.strerror) or str(error)
-
-
 def settings_environ(config: Path | None) -> Mapping[str, str]:
     """The environment, with the settings file `config` if one is given."""
     return os.environ if config is None else {**os.environ, "SENTINEL_CONFIG": str(config)}

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sentinel.cli._options import error_exit, read_error_text, settings_environ
+from sentinel.cli._options import error_exit, settings_environ
 
 if TYPE_CHECKING:
     from sentinel.cli._progress import ProgressBar
@@ -87,6 +87,7 @@ def _import_logs(command: str, path: Path, config: Path | None) -> Iterator[_Sou
     """The logs at or below `path`, imported into the cache."""
     from sentinel.cli._progress import ProgressBar
     from sentinel.config.settings import ConfigError, load_replay_settings
+    from sentinel.readers.log_file import read_error_text
     from sentinel.readers.log_folder import find_logs
     from sentinel.store.log_worker import cached_import
 

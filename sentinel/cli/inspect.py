@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from sentinel.aggregate.trainings import LoggedSteps
-from sentinel.cli._options import error_exit, read_error_text, settings_environ
+from sentinel.cli._options import error_exit, settings_environ
 
 if TYPE_CHECKING:
     from sentinel.model.record import Record
@@ -42,6 +42,7 @@ def inspect(
     from sentinel.pipeline import pipeline
     from sentinel.readers import console
     from sentinel.readers.format_detection import find_reader, open_with
+    from sentinel.readers.log_file import read_error_text
     from sentinel.signals.coverage import Coverage, coverage_text
 
     try:

@@ -60,10 +60,10 @@ def note(
 def _note_path(run: str) -> Path:
     from sentinel.cli._run_database import run_database_path
     from sentinel.store.notes import NOTE_NAME, log_note_path
-    from sentinel.store.run_databases import find_database
+    from sentinel.store.run_databases import named_database
 
     path = Path(run)
-    database = find_database(path)
+    database = named_database(path)
     if database is None and (path.is_file() or path.parent.is_file() or _has_logs(path)):
         return log_note_path(path)
     return (database or run_database_path("note", run)).parent / NOTE_NAME

@@ -14,7 +14,6 @@ import typer
 from sentinel.cli._options import (
     error_exit,
     logs_of_several_runs,
-    read_error_text,
     settings_environ,
 )
 from sentinel.cli._run_ids import complete_run
@@ -145,6 +144,7 @@ def _replay_run(path: Path, replayer: _Replayer) -> Iterator[_Replayed]:
                 # Of a log that several processes write in turns, each is replayed by itself.
                 parts += [_Part(path, name, name) for name in replayed.result.other_trainings]
     except (OSError, ValueError) as error:
+        from sentinel.readers.log_file import read_error_text
         from sentinel.store.run_names import similar_runs_text
 
         similar = "" if path.exists() else similar_runs_text(str(path))
@@ -160,6 +160,7 @@ def _replay_runs(path: Path, logs: Sequence[LogRun], replayer: _Replayer) -> Ite
     """
     parts = [_Part(log.path, log.run) for log in logs if not log.problem]
     from sentinel.pipeline.parallel import available_cores
+    from sentinel.readers.log_file import read_error_text
 
     cores = 1 if replayer.use_baselines else available_cores()
     if min(cores, len(parts)) > 1:
@@ -232,7 +233,7 @@ def _replay_log(
     from sentinel.cli._progress import ProgressBar
     from sentinel.pipeline import pipeline
     from sentinel.pipeline.replay import rare_garbage_collection, replay_records
-    from sentinel.store.run_databases import find_database
+    from sentinel.store.run_databases import named_database
     from sentinel.store.stored_log import open_run
 
     path, settings = part.path, replayer.settings
@@ -240,7 +241,7 @@ def _replay_log(
     replayed = pipeline.build(settings)
     memory = None
     if replayer.use_baselines:
-        database = find_database(path) or path
+        database = named_database(path) or path
         memory = _LogBaselines(database.resolve(), replayed.engine)
     size = _bytes_to_read(path)
     has_incident = False

@@ -18,7 +18,6 @@ import typer
 from sentinel.cli._options import (
     error_exit,
     logs_of_several_runs,
-    read_error_text,
     settings_environ,
 )
 
@@ -115,6 +114,8 @@ def _check_log(path: Path) -> None:
     try:
         open_log(path, is_live=True)
     except (OSError, ValueError) as error:
+        from sentinel.readers.log_file import read_error_text
+
         raise error_exit("watch", f"cannot read {path}: {read_error_text(error)}") from None
 
 

@@ -55,6 +55,11 @@ class DamagedFileError(ValueError):
     """The compressed data end early or are damaged; what precedes the damage was returned."""
 
 
+def read_error_text(error: OSError | ValueError) -> str:
+    """Why a log cannot be read, without its path."""
+    return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
+
+
 def open_log_file(path: Path, *, is_live: bool = False) -> io.BufferedReader:
     """The bytes of a log; of a text in the encodings above, as UTF-8.
 

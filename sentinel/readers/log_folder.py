@@ -22,7 +22,7 @@ from sentinel.model.record import Event, Record
 from sentinel.readers import console, number_columns, tensorboard, trackio, trainer_state
 from sentinel.readers.format_detection import load_readers, open_log
 from sentinel.readers.log_config import CONFIG_FILE_NAMES
-from sentinel.readers.log_file import open_log_file
+from sentinel.readers.log_file import open_log_file, read_error_text
 from sentinel.readers.log_reader import HEAD_BYTES
 from sentinel.signals.catalogue import SIGNALS
 from sentinel.transport.paths import DATABASE_NAME, cache_dir, home_dir, path_digest
@@ -235,11 +235,6 @@ class _Search:
                     yield path / name, module.FORMAT_NAME, ""
         elif is_named or module.FORMAT_NAME not in _PROBED_FORMATS or _holds_steps(path, head):
             yield path, module.FORMAT_NAME, ""
-
-
-def read_error_text(error: OSError | ValueError) -> str:
-    """Why a log cannot be read, without its path."""
-    return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
 
 
 def _refusal(path: Path) -> str:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from sentinel.config.settings import Settings, load_replay_settings
 from sentinel.pipeline.onset_process import child_environment
-from sentinel.readers.log_folder import read_error_text
+from sentinel.readers.log_file import read_error_text
 from sentinel.store.database import connect
 from sentinel.store.log_cache import (
     CacheEntry,

@@ -7,7 +7,7 @@ from pathlib import Path
 from sentinel.transport.paths import DATABASE_NAME, RunIdError, current_run_dir
 
 
-def find_database(argument: Path) -> Path | None:
+def named_database(argument: Path) -> Path | None:
     """The database of the run that is named by its id, its directory or its database, if any."""
     path = argument / DATABASE_NAME if argument.is_dir() else argument
     if path.name == DATABASE_NAME and path.is_file():

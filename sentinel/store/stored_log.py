@@ -11,17 +11,17 @@ from sqlite3 import DatabaseError
 from sentinel.model.record import Record
 from sentinel.readers.format_detection import open_log
 from sentinel.readers.log_reader import LogReader
-from sentinel.store.run_databases import find_database
+from sentinel.store.run_databases import named_database
 
 
 def open_run(path: Path, keys: Mapping[str, str], writer: str = "") -> LogReader | StoredLog:
-    """The records of a run: see `find_database`, else those of the log at `path`.
+    """The records of a run: see `named_database`, else those of the log at `path`.
 
     `keys` are logged keys with their signals. Of a log with rows of several writers, those of
     `writer` are read, or of the first one if that is empty. Raises OSError and ValueError if it
     cannot be read.
     """
-    database = find_database(path)
+    database = named_database(path)
     if database is not None:
         return StoredLog(database)
     return replace(open_log(path), keys=keys, writer=writer)

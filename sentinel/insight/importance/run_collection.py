@@ -16,8 +16,8 @@ from sentinel.model.json_safe import parse_object
 from sentinel.model.record import Event, Record
 from sentinel.model.run_states import ACTIVE_STATES
 from sentinel.readers.format_detection import open_log
-from sentinel.readers.log_file import open_log_file
-from sentinel.readers.log_folder import find_logs, read_error_text
+from sentinel.readers.log_file import open_log_file, read_error_text
+from sentinel.readers.log_folder import find_logs
 from sentinel.readers.rows import row_step
 from sentinel.signals.catalogue import POSITION_KEYS, SIGNALS, better_value, canonical_name
 from sentinel.store.curve_results import curve_results
