@@ -90,8 +90,12 @@ def _print_runs(console: Console, summary: dict[str, Any], shown: Sequence[int])
         name = f"{run['name']} ({kind})" if kind else run["name"]
         cells = [_number(run["days"]), *map(str, counts)]
         table.add_row(Text(_clean(name)), *cells)
-    left = len(summary["runs"]) - len(rows[:MAX_ROWS])
-    table.caption = f"{left} more without a notification, or unchanged" if left else None
+    more = {
+        "with a change": sum(len(set(counts)) > 1 for _, counts in rows[MAX_ROWS:]),
+        "unchanged": sum(len(set(counts)) == 1 for _, counts in rows[MAX_ROWS:]),
+        "without a notification": len(counted) - len(rows),
+    }
+    table.caption = ", ".join(f"{count} more {kind}" for kind, count in more.items() if count)
     console.print(table)
 
 

@@ -165,6 +165,19 @@ def test_settings_that_the_recommendation_replaces_are_named_with_their_source(
     assert f"Remove what it replaces: {LIMIT} ({variable})." in shown
 
 
+def test_of_many_runs_those_that_are_not_shown_are_counted_by_their_change(found, capsys):
+    (bad,) = (run for run in found["runs"] if run["name"] == "bad")
+    now = bad["notifications"][0]
+    same = {**bad, "notifications": [now, now, now]}
+    changed = {**bad, "notifications": [now, [], []]}
+    without = {**bad, "notifications": [[], [], []]}
+    many = {**found, "runs": [changed] * 25 + [same] * 3 + [without] * 2}
+    print_backtest(many)
+    shown = " ".join(capsys.readouterr().out.split())
+
+    assert "5 more with a change, 3 more unchanged, 2 more without a notification" in shown
+
+
 def test_without_a_notification_no_table_of_runs_is_shown_and_notes_are_bounded(logs, capsys):
     runs = [logs / "good-1.jsonl", logs / "good-2.jsonl"]
     found = backtest_json(*runs, "--set", f"{LIMIT}=0.5")
