@@ -24,13 +24,15 @@ class BacktestRun:
     """A run with what a replay found with each of the variants, in their order.
 
     `days` is how long it trained, in days; 0 if that is not known. `is_healthy` is whether the user
-    states that nothing was wrong with it; `marks` are those of its cases.
+    states that nothing was wrong with it, `is_faulty` whether others were named healthy and not
+    this one; `marks` are those of its cases.
     """
 
     name: str
     days: float
     findings: Sequence[RunFindings]
     is_healthy: bool = False
+    is_faulty: bool = False
     marks: RunMarks = NO_MARKS
 
     @property
@@ -40,10 +42,14 @@ class BacktestRun:
 
     @property
     def faults(self) -> tuple[StepRange, ...]:
-        """What is to be found: the useful cases of a judged run; one fault in any other run."""
+        """What is to be found: the useful cases; without any, one if it is faulty and not judged.
+
+        Of any other run it is not known whether there is something to be found.
+        """
         if self.is_healthy:
             return ()
-        return self.marks.useful_steps if self.marks.is_complete else (StepRange(),)
+        is_unknown = self.is_faulty and not self.marks.is_complete
+        return self.marks.useful_steps or (StepRange(),) * is_unknown
 
     def notification_count(self, variant: int) -> int:
         """Notifications with the variant of that number."""
@@ -95,8 +101,8 @@ def run_backtest(  # noqa: PLR0913 - each is an option of the command
 ) -> Backtest:
     """Replay each run with each variant, `jobs` at a time. Nothing is sent, stored or changed.
 
-    `healthy` are names of runs. `step_seconds` is the duration of a step of runs without times. A
-    run whose process is killed is skipped.
+    `healthy` are names of runs; if there are any, the others are faulty. `step_seconds` is the
+    duration of a step of runs without times. A run whose process is killed is skipped.
     """
     backtest = Backtest(variants, skipped=[*found.skipped])
     tasks = [_Task(run, variant.settings) for run in found.runs for variant in variants]
@@ -114,8 +120,10 @@ def run_backtest(  # noqa: PLR0913 - each is an option of the command
             backtest.skipped.append(SkippedRun(run.name, run.path, problem))
             continue
         days = findings[0].days(step_seconds)
+        is_healthy = run.name in healthy
+        is_faulty = bool(healthy) and not is_healthy
         marks = read_marks(run.path)
-        backtest.runs.append(BacktestRun(run.name, days, findings, run.name in healthy, marks))
+        backtest.runs.append(BacktestRun(run.name, days, findings, is_healthy, is_faulty, marks))
     return backtest
 
 

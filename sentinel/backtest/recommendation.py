@@ -5,7 +5,8 @@ false but for those of cases that were useful. Settings are within the budget if
 their rate of false notifications is, at a confidence of 95 %, by their number and the days that the
 judged runs trained. Of those, the settings are chosen that find the most faults, then those that
 find them earliest (in hundredths of a run, on average), then those with the fewest false
-notifications. Faults are the useful cases, and one in each run that is not judged. The choice from
+notifications. Faults are the useful cases, and, if the user names healthy runs, one in each other
+run that is not judged: else nothing is known of a run without marks. The choice from
 all runs but one is measured on the one that is left out, for each: what a choice from the past
 sends in a run that it has not seen.
 

@@ -60,14 +60,17 @@ def _settings_table(settings: Sequence[dict[str, Any]]) -> Table:
     table = _table("Notifications per run and per day of training")
     table.add_column("Settings", overflow="fold", min_width=MIN_SETTINGS_WIDTH)
     has_false = any(each["false"] for each in settings)
-    for column in ("Per run", "Per day", *["False per day"] * has_false, "Found"):
+    has_faults = any(each["faults"] for each in settings)
+    columns = ("Per run", "Per day", *["False per day"] * has_false, *["Faults found"] * has_faults)
+    for column in columns:
         table.add_column(column)
     for each in settings:
         counts = [_number(each["per_run"]), _number(each["per_run_day"])]
         counts += [_rate(each["false"])] if has_false else []
-        found = f"{each['found']} of {each['faults']}"
-        table.add_row(Text(_setting_name(each["name"])), *counts, found)
-    table.caption = "Found: the runs that are not judged, and the cases that are marked as useful"
+        counts += [f"{each['found']} of {each['faults']}"] * has_faults
+        table.add_row(Text(_setting_name(each["name"])), *counts)
+    if has_faults:
+        table.caption = "Faults: cases that are marked as useful, and one in each other faulty run"
     return table
 
 

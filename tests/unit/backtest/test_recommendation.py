@@ -23,7 +23,9 @@ def findings(steps):
 
 def make_run(name, steps, *, is_healthy=False, days=1.0):
     """A run with the steps of the notifications by each of the settings."""
-    return BacktestRun(name, days, [findings(each) for each in steps], is_healthy)
+    return BacktestRun(
+        name, days, [findings(each) for each in steps], is_healthy, is_faulty=not is_healthy
+    )
 
 
 def make_backtest(runs):
@@ -192,6 +194,29 @@ def test_a_run_whose_marks_are_not_complete_is_not_judged():
 
     assert not run.is_judged
     assert (len(run.false_notifications(0)), run.found_count(0), len(run.faults)) == (0, 1, 1)
+
+
+def test_a_run_of_which_nothing_is_known_counts_neither_for_nor_against_settings():
+    """With marks only, runs without a case cannot be marked: they may well be healthy."""
+    useful = RunMarks((MarkedCase("a", True, StepRange(40, 60)),), is_complete=True)
+    marked = [
+        replace(make_run(f"marked-{n}", [[50], [50]], days=40.0), marks=useful) for n in range(3)
+    ]
+    unknown = [
+        replace(make_run(f"unknown-{n}", [[], [7]], days=40.0), is_faulty=False) for n in range(9)
+    ]
+    made = recommend_for([*marked, *unknown])
+
+    assert (made.variant, made.left_out.faults) == (0, 3)
+    assert recommend_for([*marked, replace(unknown[0], is_faulty=True)]).variant == 1
+
+
+def test_the_useful_cases_of_a_run_are_to_be_found_before_all_are_marked():
+    marks = RunMarks((MarkedCase("a", True, StepRange(40, 60)),))
+    run = replace(make_run("marked", [[30], [50]]), marks=marks)
+
+    assert [run.found_count(each) for each in range(2)] == [0, 1]
+    assert not run.is_judged
 
 
 def test_what_the_user_calls_healthy_is_healthy_whatever_its_marks():
