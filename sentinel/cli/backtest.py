@@ -14,10 +14,12 @@ from sentinel.cli._run_ids import complete_run, resolve_arguments
 
 if TYPE_CHECKING:
     from sentinel.backtest.backtest import Backtest
-    from sentinel.backtest.run_sources import FoundRuns
+    from sentinel.backtest.run_sources import FoundRuns, SkippedRun
     from sentinel.backtest.variants import Variant
 
 DEFAULT_BUDGET = 0.1
+MAX_REASONS = 3
+"""Runs of which it is stated why they cannot be replayed if none can."""
 
 
 def backtest(  # noqa: PLR0913, PLR0917 - the options of the command
@@ -85,7 +87,6 @@ def backtest(  # noqa: PLR0913, PLR0917 - the options of the command
     from sentinel.backtest.summary import summarize
     from sentinel.backtest.variants import make_variants
     from sentinel.config.settings import ConfigError
-    from sentinel.transport.paths import home_dir
 
     for name, number in {"--budget": budget, "--step-seconds": step_seconds}.items():
         if number is not None and not 0 < number < float("inf"):
@@ -100,16 +101,15 @@ def backtest(  # noqa: PLR0913, PLR0917 - the options of the command
 
         similar = similar_runs_text(error.argument) or "`sentinel status --all` lists the runs."
         raise error_exit("backtest", f"{error} {similar}") from None
+    if not found.runs:
+        raise _nothing_replayed(found.skipped, are_named=bool(runs))
     try:
         names = match_names(healthy or (), [run.name for run in found.runs])
     except ValueError as error:
         raise error_exit("backtest", f"--healthy: {error}") from None
     result = _replay(found, variants, names, step_seconds, jobs)
     if not result.runs:
-        where = "of the given runs" if runs else f"of the runs under {home_dir()} that ended"
-        reasons = "; ".join(f"{each.name}: {each.reason}" for each in result.skipped[:3])
-        text = f"none {where} can be replayed"
-        raise error_exit("backtest", f"{text}: {reasons}." if reasons else f"{text}.")
+        raise _nothing_replayed(result.skipped, are_named=bool(runs))
     has_choice = len(result.variants) > 1
     summary = summarize(result, recommend(result, budget) if has_choice else None, budget)
     if json:
@@ -122,6 +122,17 @@ def backtest(  # noqa: PLR0913, PLR0917 - the options of the command
         from sentinel.cli._backtest_tables import print_backtest
 
         print_backtest(summary)
+
+
+def _nothing_replayed(skipped: Sequence[SkippedRun], *, are_named: bool) -> typer.Exit:
+    from sentinel.transport.paths import home_dir
+
+    where = "of the given runs" if are_named else f"of the runs under {home_dir()} that ended"
+    reasons = "; ".join(f"{each.name}: {each.reason}" for each in skipped[:MAX_REASONS])
+    if len(skipped) > MAX_REASONS:
+        reasons += f"; and {len(skipped) - MAX_REASONS} more"
+    text = f"none {where} can be replayed"
+    return error_exit("backtest", f"{text}: {reasons}." if reasons else f"{text}.")
 
 
 def _replay(

@@ -316,8 +316,8 @@ def test_an_invalid_option_is_one_line_and_exit_2(logs, options, expected):
 
 
 def test_nothing_that_can_be_replayed_is_exit_2(logs, tmp_path):
-    for argument in (logs / "damaged.jsonl.gz", tmp_path):
-        result = run_backtest(argument)
+    for arguments in ([logs / "damaged.jsonl.gz"], [tmp_path], [tmp_path, *HEALTHY]):
+        result = run_backtest(*arguments)
 
         assert result.exit_code == 2
         assert "none of the given runs can be replayed" in result.stderr
