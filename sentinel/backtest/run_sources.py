@@ -9,7 +9,7 @@ from pathlib import Path
 from sentinel.readers.log_file import read_error_text
 from sentinel.readers.log_folder import find_logs
 from sentinel.store.run_databases import find_databases, named_database
-from sentinel.store.stored_runs import stored_runs
+from sentinel.store.stored_runs import has_outcome, stored_runs
 from sentinel.transport.paths import DATABASE_NAME, home_dir
 
 
@@ -67,9 +67,12 @@ def find_runs(arguments: Sequence[str], now: float) -> FoundRuns:
 def _home_runs(now: float) -> Iterator[list[RunSource | SkippedRun]]:
     for run in stored_runs(home_dir(), now):
         database = run.directory / DATABASE_NAME
-        if run.status == "finished" and database.is_file():
-            yield [RunSource(run.run, database)]
-        elif run.status != "finished":
+        # One that has an outcome may just have been marked by a person.
+        has_ended = run.status == "finished" or has_outcome(run.directory)
+        if has_ended and run.status != "live":
+            if database.is_file():
+                yield [RunSource(run.run, database)]
+        else:
             reason = (
                 "it or its agent runs"
                 if run.status == "live"

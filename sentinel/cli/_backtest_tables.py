@@ -186,7 +186,7 @@ def _left_out_text(left_out: dict[str, Any]) -> str:
     text = (
         "Chosen without the run that is measured, for each run: "
         f"{_rate(left_out['false'])} false notifications per day, "
-        f"{left_out['found']} of {left_out['faults']} faults found."
+        f"faults found: {left_out['found']} of {left_out['faults']}."
     )
     parts = [text]
     if left_out["lost"]:

@@ -52,6 +52,11 @@ def stored_runs(home: Path, now: float) -> list[StoredRun]:
     return sorted((run for run in runs if run is not None), key=lambda run: run.last_written)
 
 
+def has_outcome(directory: Path) -> bool:
+    """Whether the agent of the run in that directory has stored how it ended."""
+    return (directory / "outcome.json").exists()
+
+
 def home_size(home: Path) -> int:
     """Bytes that all files below `home` take."""
     return sum(status.st_size for status in _file_statuses(home))
@@ -130,10 +135,13 @@ def _status(directory: Path, run: StoredRun, now: float) -> RunStatus:
     if _is_in_shared_memory(run):
         return "live"
     idle = now - run.last_written
-    has_outcome = (directory / "outcome.json").exists()
     # Ranks on another node are not seen from here.
     is_foreign = _owner(run.run) not in {"", os.uname().nodename}
-    needed = SETTLED_AFTER_SECONDS if has_outcome and not is_foreign else ABANDONED_AFTER_SECONDS
+    needed = (
+        SETTLED_AFTER_SECONDS
+        if has_outcome(directory) and not is_foreign
+        else ABANDONED_AFTER_SECONDS
+    )
     return "finished" if idle >= needed else "unfinished"
 
 

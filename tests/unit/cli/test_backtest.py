@@ -242,6 +242,17 @@ def test_stored_runs_that_ended_are_replayed_and_nothing_is_changed(stored_home,
     assert contents(stored_home) == before
 
 
+def test_a_run_that_was_marked_a_moment_ago_is_replayed(stored_home, monkeypatch):
+    monkeypatch.setenv("SENTINEL_HOME", str(stored_home))
+    database = stored_home / "runs" / "kl-1" / "sentinel.db"
+    former = database.stat()
+    os.utime(database)
+    found = backtest_json()
+    os.utime(database, ns=(former.st_atime_ns, former.st_mtime_ns))
+
+    assert {each["name"] for each in found["runs"]} == {"ok-1", "kl-1"}
+
+
 def test_what_people_marked_decides_what_is_false_and_what_is_to_be_found(
     stored_home, monkeypatch, capsys
 ):
