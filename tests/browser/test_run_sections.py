@@ -176,6 +176,8 @@ def test_deliveries_and_coverage_are_listed(page):
 
 def test_the_page_works_by_keys(page, url):
     page.goto(url)
+    # Sections take the focus once the run is shown.
+    expect(section(page, "coverage").locator("summary")).to_be_visible()
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Skip to the sections")).to_be_focused()
     page.keyboard.press("?")
