@@ -39,6 +39,10 @@ class Training:
         """The settings that hold at a step."""
         return replace(self, **self.after) if self.after and step >= self.changes_at else self
 
+    def rate_at(self, progress: float) -> float:
+        """The learning rate at a share of the steps: it rises for a twentieth, and falls."""
+        return self.rate * min(1.0, 20 * progress) * (1 - 0.9 * progress)
+
 
 class Ensemble:
     """Networks with one hidden layer, one per seed, trained by SGD with momentum."""
@@ -64,7 +68,7 @@ class Ensemble:
         gradients = torch.autograd.grad(losses.sum(), self.weights)
         norm = torch.stack([each.flatten(1).norm(dim=1) for each in gradients]).norm(dim=0)
         scale = (settings.clip / norm.clamp_min(1e-9)).clamp_max(1.0)
-        rate = settings.rate * min(1.0, 20 * progress) * (1 - 0.9 * progress)
+        rate = settings.rate_at(progress)
         with torch.no_grad():
             for weight, velocity, gradient in zip(
                 self.weights, self.velocity, gradients, strict=True
@@ -81,10 +85,9 @@ def run(training: Training, seeds: list[int]) -> Metrics:
     step = _TASKS[training.task](training, seeds)
     for number in range(training.steps):
         settings = training.at(number)
-        rate = settings.rate * min(1.0, 20 * number / training.steps)
-        rate *= 1 - 0.9 * number / training.steps
-        values = step(settings, number / training.steps)
-        values["learning_rate"] = torch.full((len(seeds),), rate)
+        progress = number / training.steps
+        values = step(settings, progress)
+        values["learning_rate"] = torch.full((len(seeds),), settings.rate_at(progress))
         for name, value in values.items():
             logs.setdefault(name, []).append(value.detach())
     return {name: torch.stack(each, dim=1) for name, each in logs.items()}

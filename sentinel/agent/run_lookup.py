@@ -10,7 +10,7 @@ from pathlib import Path
 from sentinel.agent.discovery import REQUEST_TIMEOUT_SECONDS, DiscoveredRun, query_agent
 from sentinel.agent.registration import REGISTRATION_NAME
 from sentinel.model.json_safe import JsonObject, json_safe
-from sentinel.store.run_names import similar_runs_text
+from sentinel.store.run_names import unknown_run_hint
 from sentinel.transport.paths import DATABASE_NAME, current_run_dir, home_dir
 
 
@@ -22,8 +22,7 @@ def find_database(run: str) -> Path:
     """The database of the run of that id. Raises UnknownRunError, RunIdError."""
     path = current_run_dir(run) / DATABASE_NAME
     if not path.is_file():
-        similar = similar_runs_text(run) or "`sentinel status --all` lists the runs."
-        raise UnknownRunError(f"no run {run!r} under {home_dir()}. {similar}")
+        raise UnknownRunError(f"no run {run!r} under {home_dir()}. {unknown_run_hint(run)}")
     return path
 
 

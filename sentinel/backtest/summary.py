@@ -31,7 +31,7 @@ def summarize(
     (appeared, gone or changed), the incident, as it was `before` if it changed, and delay (steps
     from the former notification to that of the incident). `marks`: run, case, mark, and steps: for
     each settings the step of its first notification, None if it is gone. `recommendation` is None
-    if there are no other settings; its `toml` belongs in its `file`, in place of what is
+    if there are no other settings; its `toml` belongs in its `file` and replaces the settings in
     `replaced`.
     """
     return {

@@ -75,11 +75,11 @@ def _databases(command: str, argument: str, config: Path | None) -> Iterator[_So
     elif path.exists() or path.parent.is_file():
         yield from _import_logs(command, path, config)
     else:
-        from sentinel.store.run_names import similar_runs_text
+        from sentinel.store.run_names import unknown_run_hint
 
-        similar = similar_runs_text(argument) or "`sentinel status --all` lists the runs."
+        hint = unknown_run_hint(argument)
         raise error_exit(
-            command, f"no run {argument!r} under {home_dir()}, and no such file. {similar}"
+            command, f"no run {argument!r} under {home_dir()}, and no such file. {hint}"
         )
 
 

@@ -97,10 +97,9 @@ def backtest(  # noqa: PLR0913, PLR0917 - the options of the command
     except ConfigError as error:
         raise error_exit("backtest", str(error)) from None
     except UnknownRunError as error:
-        from sentinel.store.run_names import similar_runs_text
+        from sentinel.store.run_names import unknown_run_hint
 
-        similar = similar_runs_text(error.argument) or "`sentinel status --all` lists the runs."
-        raise error_exit("backtest", f"{error} {similar}") from None
+        raise error_exit("backtest", f"{error} {unknown_run_hint(error.argument)}") from None
     if not found.runs:
         raise _nothing_replayed(found.skipped, are_named=bool(runs))
     try:

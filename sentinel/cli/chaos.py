@@ -54,9 +54,8 @@ def _print_faults(*, as_json: bool) -> None:
 
 
 def _check_fault(name: str | None) -> DrillFault:
-    from difflib import get_close_matches
-
     from sentinel.demo.drill_faults import FAULTS
+    from sentinel.model.nearest_name import nearest_name
 
     if name in FAULTS:
         return FAULTS[name]
@@ -64,8 +63,8 @@ def _check_fault(name: str | None) -> DrillFault:
         raise error_exit(
             "chaos", f"give a fault, such as --fault nan. Faults: {', '.join(FAULTS)}."
         )
-    matches = get_close_matches(name, FAULTS, n=1)
-    hint = f"Did you mean {matches[0]!r}? " if matches else ""
+    near = nearest_name(name, FAULTS)
+    hint = f"Did you mean {near!r}? " if near else ""
     raise error_exit("chaos", f"no fault {name!r}. {hint}Faults: {', '.join(FAULTS)}.")
 
 

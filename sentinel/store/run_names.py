@@ -18,6 +18,11 @@ def similar_runs_text(run: str, *, may_be_new: bool = False) -> str:
     return f"Did you mean {names}?" if names else ""
 
 
+def unknown_run_hint(run: str) -> str:
+    """What to do about an id that is not known: the similar runs, or how to list all."""
+    return similar_runs_text(run) or "`sentinel status --all` lists the runs."
+
+
 def similar_runs(run: str, *, may_be_new: bool = False) -> list[str]:
     """The `similar_ids` among the runs of the home directory."""
     return similar_ids(run, list_runs(), newest_first, may_be_new=may_be_new)

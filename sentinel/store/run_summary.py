@@ -69,8 +69,8 @@ def make_summary(state: Mapping[str, Any], sparkline: Curve) -> JsonObject:
 
     Keys: run, name (as given), state, health (the status of its verdict), step, attempt,
     last_written, started and ended (seconds since the epoch, or None), host, framework, algorithm,
-    model, project, tags, worst_case (subject and severity, or None), note (the start of what people
-    wrote) and sparkline (name, values and last).
+    model, project, tags, worst_case (subject and severity, or None), note (the start of the note on
+    the run) and sparkline (name, values and last).
     """
     metadata = state.get("metadata", {})
     name, values, last = sparkline

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from enum import Enum
 from typing import Any, NamedTuple
 
 from sentinel.model.clean_text import clean
+from sentinel.model.nearest_name import nearest_name
 from sentinel.store.verdict import ENDED, ENDED_BADLY, UNHEALTHY
 
 CONDITIONS = ("unhealthy", "finished", "case-resolved", "step=N")
@@ -41,8 +41,8 @@ def check_conditions(conditions: Sequence[str]) -> None:
     for text in conditions:
         if text in CONDITIONS[:-1] or _step_of(text) is not None:
             continue
-        near = get_close_matches(text, CONDITIONS, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        near = nearest_name(text, CONDITIONS)
+        hint = f" Did you mean {near!r}?" if near else ""
         raise ValueError(
             f"{clean(repr(text), 60)} is no condition.{hint} Valid: {', '.join(CONDITIONS)}."
         )

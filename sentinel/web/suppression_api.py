@@ -8,13 +8,13 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from sentinel.config.plugins import unknown_detector_text
 from sentinel.model.clean_text import clean
 from sentinel.model.evidence_text import capitalized
+from sentinel.model.nearest_name import nearest_hint
 from sentinel.store import silences
 from sentinel.store.database import NewerSchemaError, connect
 from sentinel.store.storage_monitor import reading_storage
@@ -143,10 +143,8 @@ def parse_request(body: bytes, keys: Mapping[str, type]) -> dict[str, Any]:
         raise RequestError(400, "The body must be a JSON object.")
     for key, value in request.items():
         if key not in keys:
-            matches = get_close_matches(key, keys, n=1)
-            hint = f'Did you mean "{matches[0]}"? ' if matches else ""
-            valid = ", ".join(sorted(keys))
-            raise RequestError(400, f"{clean(repr(key), 60)} is not known. {hint}Valid: {valid}.")
+            hint, valid = nearest_hint(key, keys), ", ".join(sorted(keys))
+            raise RequestError(400, f"{clean(repr(key), 60)} is not known.{hint} Valid: {valid}.")
         if not isinstance(value, keys[key]):
             kind = "true or false" if keys[key] is bool else "a string"
             raise RequestError(400, f'"{key}" must be {kind}.')

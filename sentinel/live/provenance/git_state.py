@@ -125,7 +125,7 @@ def changes_of(
 
 
 def _digest(output: IO[bytes], stopping: Flag, deadline: float) -> str | None:
-    """Digest of what is read up to the end, `NO_CHANGES` of nothing; None at the deadline."""
+    """Digest of the bytes up to the end, `NO_CHANGES` if there are none; None at the deadline."""
     poll, digest, size = select.poll(), sha256(), 0
     poll.register(output, select.POLLIN)
     while time.monotonic() < deadline and not stopping.is_set():

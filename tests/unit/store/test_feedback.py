@@ -1,4 +1,4 @@
-"""Tests of what people think of the notification of a case."""
+"""Tests of feedback on the notification of a case."""
 
 from contextlib import closing
 
