@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from support.fork_server import TORCH
 from support.forked_ranks import start_ranks
-from support.rank_processes import until
+from support.rank_processes import has_agent, until
 from support.the_only import the_only
 from support.webhook_receiver import Receiver
 
@@ -161,9 +161,7 @@ class Training:
         for rank in (0, 1):
             if mark := self.mark(rank):
                 kill_if_running(mark[0])
-        until(
-            lambda: not (self.run / "agent.json").exists(), TIMEOUT_SECONDS, "the agent has exited"
-        )
+        until(lambda: not has_agent(self.run), TIMEOUT_SECONDS, "the agent has exited")
 
 
 def kill_if_running(pid):

@@ -13,7 +13,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
-from support.rank_processes import until
+from support.rank_processes import has_ended, until
 from support.webhook_receiver import Receiver
 
 from sentinel.transport.paths import current_run_dir
@@ -46,13 +46,8 @@ def environment(tmp_path, monkeypatch):
 def train():
     """Train, and wait for the end of the agent."""
     subprocess.run([sys.executable, "-c", SCRIPT], timeout=240, check=True)
-    until(has_ended, 240.0, "the agent has ended")
-
-
-def has_ended():
     # The agent moves its files at its end.
-    directory = current_run_dir("exported")
-    return (directory / "outcome.json").exists() and not (directory / "agent.json").exists()
+    until(lambda: has_ended(current_run_dir("exported")), 240.0, "the agent has ended")
 
 
 def metrics_of(requests):

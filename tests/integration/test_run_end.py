@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.rank_processes import until
+from support.rank_processes import has_agent, until
 from support.the_only import the_only
 from support.webhook_receiver import Receiver
 
@@ -158,9 +158,7 @@ class Run:
 
     def wait_until_over(self):
         """Wait until the agent has ended."""
-        until(
-            lambda: not (self.directory / "agent.json").exists(), TIMEOUT_SECONDS, "the agent ends"
-        )
+        until(lambda: not has_agent(self.directory), TIMEOUT_SECONDS, "the agent ends")
 
     def close(self):
         with suppress(IndexError, ProcessLookupError):

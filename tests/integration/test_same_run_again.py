@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from support.rank_processes import until
+from support.rank_processes import has_ended, until
 
 from sentinel.transport.paths import current_run_dir
 
@@ -45,11 +45,7 @@ def train(ending, outcome):
     command = [sys.executable, "-c", SCRIPT, ending, "1"]
     subprocess.run(command, timeout=240, stderr=subprocess.DEVNULL, check=False)
     until(lambda: outcome_file().get("outcome") == outcome, 240.0, f"the outcome is {outcome}")
-    until(
-        lambda: not (current_run_dir("requeued") / "agent.json").exists(),
-        240.0,
-        "the agent has ended",
-    )
+    until(lambda: has_ended(current_run_dir("requeued")), 240.0, "the agent has ended")
 
 
 def outcome_file():

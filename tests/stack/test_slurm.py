@@ -15,6 +15,7 @@ import pytest
 import requests
 from programs import wait_for
 from slurm_cluster import SlurmCluster, slurm_cluster
+from support.rank_processes import has_ended
 from support.webhook_receiver import Receiver
 
 from sentinel.agent.dead_run_closer import KILLED_AFTER_SECONDS, DeadRunCloser
@@ -78,10 +79,7 @@ class Jobs:
     def stored(self, job: str) -> tuple[list[dict], dict]:
         """Incidents and metadata of the run, once its agent has ended."""
         home = self.cluster.folder / "home" / "runs" / _run(job)
-        wait_for(
-            f"the history of job {job}",
-            lambda: (home / "outcome.json").exists() and not (home / "agent.json").exists(),
-        )
+        wait_for(f"the history of job {job}", lambda: has_ended(home))
         with closing(connect(home / "sentinel.db")) as connection:
             history = History(connection)
             return history.incidents(), history.run_metadata.as_dict()

@@ -12,7 +12,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from support.rank_processes import until
+from support.rank_processes import has_ended, until
 from support.webhook_receiver import Receiver
 
 from sentinel.model.record import Event, Record
@@ -105,8 +105,7 @@ class Job:
     def wait(self) -> int:
         """Exit status of the first rank that failed; waits until the agent has ended too."""
         status = self.launcher.wait(TIMEOUT_SECONDS)
-        until((self.home / "outcome.json").exists, TIMEOUT_SECONDS, "the outcome")
-        until(lambda: not (self.home / "agent.json").exists(), TIMEOUT_SECONDS, "the agent's end")
+        until(lambda: has_ended(self.home), TIMEOUT_SECONDS, "the agent's end")
         return status
 
     def agent(self) -> dict[str, Any]:

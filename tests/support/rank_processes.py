@@ -8,7 +8,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
+
+from sentinel.transport.paths import is_agent_running
 
 SCRIPT = """
 import json, sys, time
@@ -96,6 +99,20 @@ def release(rank: subprocess.Popen[bytes]) -> None:
     assert rank.stdin is not None
     rank.stdin.write(b"end\n")
     rank.stdin.flush()
+
+
+def has_ended(run: Path) -> bool:
+    """Whether the outcome of this run directory is written, and its agent has ended."""
+    return (run / "outcome.json").exists() and not has_agent(run)
+
+
+def has_agent(run: Path) -> bool:
+    """Whether an agent has this run directory.
+
+    On a slow disk the files of an agent are copied to it, `outcome.json` before `agent.json`: where
+    `agent.json` is missing, an agent may still run, but it holds the lock.
+    """
+    return (run / "agent.json").exists() or is_agent_running(run)
 
 
 def until(condition: Callable[[], Any], seconds: float, description: str) -> Any:

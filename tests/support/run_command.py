@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import subprocess
 import sys
 from contextlib import closing
 
-from support.rank_processes import until
+from support.rank_processes import has_agent, until
 
 from sentinel.store import database
 from sentinel.store.history import History
@@ -64,20 +63,6 @@ def incidents():
     """Detector and summary of the incidents of the only run, once its agent has exited."""
     (run,) = (home_dir() / "runs").iterdir()
     until((run / "sentinel.db").exists, TIMEOUT_SECONDS, "the agent has a database")
-    until(
-        lambda: not (run / "agent.json").exists() and has_exited(run),
-        TIMEOUT_SECONDS,
-        "the agent has exited",
-    )
+    until(lambda: not has_agent(run), TIMEOUT_SECONDS, "the agent has exited")
     with closing(database.connect(run / "sentinel.db")) as connection:
         return [(each["detector"], each["summary"]) for each in History(connection).incidents()]
-
-
-def has_exited(run):
-    """Whether no agent holds the lock of the run."""
-    with (run / "agent.lock").open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-    return True
