@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
-from math import nan
+from math import inf, nan
 from random import Random
 
 import pytest
@@ -202,6 +202,8 @@ def test_a_replay_of_a_live_run_finds_every_incident_that_the_agent_reported(tmp
     monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("SENTINEL_RUNTIME_DIR", str(tmp_path / "rings"))
     monkeypatch.chdir(tmp_path)
+    # The journal is compared from its start.
+    monkeypatch.setattr("sentinel.agent.main.SNAPSHOT_INTERVAL_SECONDS", inf)
     (tmp_path / "sentinel.toml").write_text("[detectors.kl_blowup]\nratio = 4\n")
     rows = [{name: row[name] for name in row if name != "eval/loss"} for row in sick_rows(0)]
     agent = serve_live_run(rows)
