@@ -94,7 +94,8 @@ class ActionPlanner:
 
     The actions that the run was started with replace `actions`. A silenced or acknowledged case
     triggers nothing, and neither does one from before `not_before` (epoch seconds): it did already.
-    `update` runs in the caller's transaction, `poll` outside of one.
+    With `is_shadow` the command of a case is stored, and not sent. `update` runs in the caller's
+    transaction, `poll` outside of one.
     """
 
     def __init__(  # noqa: PLR0913 - a part of the processor
@@ -106,12 +107,14 @@ class ActionPlanner:
         firing_incidents: Callable[[], int] = int,
         *,
         not_before: float = 0.0,
+        is_shadow: bool = False,
     ) -> None:
         self.connection = connection
         self.actions = frozenset(actions)
         self._configured_actions, self._attempt = self.actions, -1
         self._rings, self._suppression = rings, suppression
         self._firing_incidents, self._not_before = firing_incidents, not_before
+        self._is_shadow = is_shadow
         self._published: tuple[int, frozenset[Path]] = (0, frozenset())
         self._step_rate = StepRate()
         self._latest_command = commands.latest_command(connection)
@@ -183,9 +186,21 @@ class ActionPlanner:
     def _plan(self, notification: Notification) -> None:
         cause = notification.diagnosis.title if notification.diagnosis is not None else ""
         request = ActionRequest(notification.incident.name, self.actions, cause)
-        if not self._answer_request(request):
+        if self._is_shadow:
+            self._plan_in_shadow(request)
+        elif not self._answer_request(request):
             commands.store_request(self.connection, request)
             self._is_request_waiting = True
+
+    def _plan_in_shadow(self, request: ActionRequest) -> None:
+        """Store the step at which the command of a request would be due, or the refusal."""
+        try:
+            _, fastest = self._reachable_ranks()
+        except CommandImpossibleError as error:
+            commands.store_refusal(self.connection, request.name, str(error))
+        else:
+            step = fastest.last_step + self._step_rate.lead_steps(fastest)
+            commands.store_shadow(self.connection, request, step)
 
     def _plan_requests(self) -> None:
         """Plan the requests that wait, and those that another process has stored."""
@@ -213,12 +228,7 @@ class ActionPlanner:
 
         Raises CommandImpossibleError.
         """
-        readers = self._active_readers()
-        if not readers:
-            raise CommandImpossibleError("no rank of it trains on this node")
-        fastest = _fastest_header(readers)
-        self._step_rate.update(fastest)
-        _check_reachable(readers, fastest)
+        readers, fastest = self._reachable_ranks()
         attempt, latest = fastest.identity.attempt, self._latest_command
         slowest_index = min(reader.read_header().last_step_index for reader in readers)
         if (
@@ -241,6 +251,19 @@ class ActionPlanner:
         self._latest_command = PlannedCommand(command, attempt, fastest.last_step + lead)
         self._is_unsent = True
         return self._latest_command
+
+    def _reachable_ranks(self) -> tuple[list[RingReader], RingHeader]:
+        """The ranks that a command reaches, and the header of the fastest one.
+
+        Raises CommandImpossibleError.
+        """
+        readers = self._active_readers()
+        if not readers:
+            raise CommandImpossibleError("no rank of it trains on this node")
+        fastest = _fastest_header(readers)
+        self._step_rate.update(fastest)
+        _check_reachable(readers, fastest)
+        return readers, fastest
 
     def _write_command(self, planned: PlannedCommand, readers: list[RingReader]) -> None:
         fastest = _fastest_header(readers)

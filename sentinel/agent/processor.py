@@ -127,13 +127,14 @@ class RunProcessor:
         with reading_storage():
             self.action_planner = ActionPlanner(
                 connection,
-                settings.critical_actions(),
+                settings.actions.on_critical,
                 live_rings,
                 lambda: self.notification_policy.suppression,
                 lambda: sum(
                     each.severity is not Severity.INFO for each in self.pipeline.firing_incidents()
                 ),
                 not_before=reads_again_until,
+                is_shadow=settings.actions.mode == "shadow",
             )
         self.restorable_consumers = (self.exposition, self.notification_policy, self.action_planner)
         self.consumers: tuple[ResultConsumer, ...] = (

@@ -140,6 +140,21 @@ class PrivacySettings(BaseModel):
     provenance: bool = True
 
 
+class ActionSettings(BaseModel):
+    """What is done when a case becomes critical.
+
+    `on_critical` are the commands that are sent to the trainer. In the mode `shadow` none is sent,
+    and the notification states the command and its step.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid", hide_input_in_errors=True, frozen=True, defer_build=True
+    )
+
+    on_critical: list[Literal["checkpoint", "stop"]] = Field(default_factory=list)
+    mode: Literal["act", "shadow"] = "act"
+
+
 class HistorySettings(BaseModel):
     """How much is stored of runs, in the unit MiB.
 
@@ -218,7 +233,7 @@ class Settings(BaseModel):
     baselines: bool = True
     targets_group: str = ""
     otlp: bool = False
-    actions: dict[str, list[Literal["checkpoint", "stop"]]] = Field(default_factory=dict)
+    actions: ActionSettings = Field(default_factory=ActionSettings)
     cluster: ClusterSettings = Field(default_factory=lambda: ClusterSettings(head="", token=None))
     privacy: PrivacySettings = Field(default_factory=PrivacySettings)
     history: HistorySettings = Field(default_factory=HistorySettings)
@@ -250,10 +265,6 @@ class Settings(BaseModel):
     def routes(self) -> dict[str, Route]:
         """Which notifications each sink gets, by its name."""
         return self._routes
-
-    def critical_actions(self) -> list[str]:
-        """The commands that are sent to the trainer when a case becomes critical."""
-        return [*self.actions.get("on_critical", ())]
 
     def secret_token(self) -> str:
         """The token in plain text; empty if there is none."""
@@ -298,17 +309,21 @@ def load_agent_settings(environ: Mapping[str, str] | None = None) -> Settings:
         errors.setdefault(name, message)
         _lock(name, sources)
     settings.config_errors.update(errors)
-    settings = settings.model_copy(update=_private_settings(errors))
+    settings = settings.model_copy(update=_strict_settings(errors))
     if settings.preflight:
         return settings.model_copy(update=_PREFLIGHT_SETTINGS)
     return settings.model_copy(update=_DRILL_SETTINGS) if settings.drill else settings
 
 
-def _private_settings(invalid: Iterable[str]) -> ConfigTree:
-    """Without what may have been meant to keep texts private, keep them private."""
+def _strict_settings(invalid: Iterable[str]) -> ConfigTree:
+    """The strictest value of each setting that an invalid one may have been meant for."""
     meant = {nearest_name(name.partition(".")[0], Settings.model_fields) for name in invalid}
-    private = {"privacy": PrivacySettings(messages=False, command=False), "max_samples": 0}
-    return {name: value for name, value in private.items() if name in meant}
+    strict = {
+        "privacy": PrivacySettings(messages=False, command=False),
+        "max_samples": 0,
+        "actions": ActionSettings(mode="shadow"),
+    }
+    return {name: value for name, value in strict.items() if name in meant}
 
 
 def _lock(invalid: str, sources: ConfigSources) -> None:
@@ -356,11 +371,10 @@ def _build_settings(sources: ConfigSources, errors: dict[str, str] | None = None
     for name, names in {
         "privacy": PrivacySettings.model_fields,
         "history": HistorySettings.model_fields,
+        "actions": ActionSettings.model_fields,
     }.items():
         tree[name] = sources.as_table((name,), tree.get(name, {}))
         _reject_unknown((name,), tree[name], names, sources)
-    tree["actions"] = sources.as_table(("actions",), tree.get("actions", {}))
-    _reject_unknown(("actions",), tree["actions"], ["on_critical"], sources)
     settings: Settings = _validate((), TypeAdapter(Settings), tree, sources)
     settings.routes.update(routes)
     _reject_unknown(("disable",), settings.disable, plugins.load_classes("detectors"), sources)

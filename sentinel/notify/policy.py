@@ -21,6 +21,7 @@ from sentinel.model.notification import Notification, NotificationReason, RunCon
 from sentinel.model.record import WHOLE_RUN, Event
 from sentinel.notify import outbox
 from sentinel.notify.recipients import Recipients
+from sentinel.notify.run_cost import cost_note
 from sentinel.pipeline.engine import Result
 from sentinel.store import commands, notification_codec, silences
 from sentinel.store.silences import Acknowledgement, Suppression
@@ -173,6 +174,7 @@ class NotificationPolicy:
         notes = [*self._command_notes(notification), *self._severity_notes(notification)]
         acks = (self.suppression.acks.get(each.name) for each in notification.incidents)
         notes += [_acknowledgement_note(ack) for ack in acks if ack is not None][:1]
+        notes += filter(None, [cost_note(self.connection, notification)])
         severity = self.suppression.notified_severity(notification.incident.severity)
         sent = replace(
             notification,

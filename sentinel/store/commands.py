@@ -6,6 +6,7 @@ A row is a request until the agent has planned the command for a step, or refuse
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from sentinel.transport.command_page import ACTIONS, Command
@@ -15,6 +16,8 @@ _ACTION_TEXTS = {"checkpoint": "a checkpoint", "stop": "a stop", "call": "a call
 
 REQUEST_PREFIX = "request/"
 """Start of the name of a request that no case made."""
+SHADOW = "the mode of actions is shadow"
+"""Refusal of a command that is only stored, with its actions and step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,25 @@ def store_refusal(connection: sqlite3.Connection, incident_name: str, refusal: s
     connection.execute(
         "insert or replace into command(incident, refusal) values(?, ?)", (incident_name, refusal)
     )
+
+
+def store_shadow(connection: sqlite3.Connection, request: ActionRequest, step: int) -> None:
+    """Store the command that a case would have triggered for that step in another mode."""
+    row = (request.name, " ".join(sorted(request.actions)), step, request.cause, SHADOW)
+    connection.execute(
+        "insert or replace into command(incident, actions, step, cause, refusal)"
+        " values(?, ?, ?, ?, ?)",
+        row,
+    )
+
+
+def shadow_stop_step(connection: sqlite3.Connection, incident_name: str) -> int | None:
+    """The step at which the case would have stopped the run, if its command was not sent."""
+    row = connection.execute(
+        "select actions, step from command where incident = ? and refusal = ?",
+        [incident_name, SHADOW],
+    ).fetchone()
+    return None if row is None or "stop" not in row[0].split() else int(row[1])
 
 
 def store_request(connection: sqlite3.Connection, request: ActionRequest) -> None:
@@ -120,15 +142,20 @@ def command_note(connection: sqlite3.Connection, incident_name: str) -> str:
     if row is None:
         return ""
     actions, step, refusal = row
+    if refusal == SHADOW:
+        return f"Shadow mode: {_format_request(actions.split(), step, 'would have been')}"
     if refusal is not None:
         return f"No command was sent to the run, because {refusal}."
-    return "" if actions is None else _format_request(frozenset(actions.split()), step)
+    if actions is None:
+        return ""
+    text = _format_request(actions.split(), step)
+    return f"{text[0].upper()}{text[1:]}"
 
 
-def _format_request(actions: frozenset[str], step: int | None) -> str:
+def _format_request(actions: Collection[str], step: int | None, verb: str = "") -> str:
     texts = [_ACTION_TEXTS[action] for action in ACTIONS if action in actions]
     *first, last = texts
     joined = f"{', '.join(first)} and {last}" if first else last
-    verb = "were" if first else "was"
+    verb = verb or ("were" if first else "was")
     due = "" if step is None else f" for step {step}"
-    return f"{joined[0].upper()}{joined[1:]} {verb} requested{due}."
+    return f"{joined} {verb} requested{due}."

@@ -35,7 +35,7 @@ def train(rank, barrier):
         raise ValueError("must not affect the training")
 
     with sentinel.monitor(on_critical=["checkpoint", "stop", call], tier="notify"):
-        for step in range(1, 20_001):
+        for step in range(1, int(sys.argv[1]) + 1):
             barrier.wait(200)
             sentinel.log({"loss": 1.0 if step < 60 else math.nan}, step)
             requested = sentinel.requested()
@@ -69,17 +69,29 @@ def receiver(monkeypatch):
         yield receiver
 
 
-def test_two_ranks_save_call_and_stop_at_the_step_of_the_notification(receiver, tmp_path):
-    (tmp_path / "train.py").write_text(SCRIPT)
-    completed = subprocess.run(
-        [sys.executable, "train.py"], cwd=tmp_path, timeout=TIMEOUT_SECONDS, check=False, stderr=-1
-    )
+def train(folder, steps):
+    """Train for so many steps on two ranks; what both of them did: last step, saves, calls."""
+    (folder / "train.py").write_text(SCRIPT)
+    command = [sys.executable, "train.py", str(steps)]
+    completed = subprocess.run(command, cwd=folder, timeout=TIMEOUT_SECONDS, check=False, stderr=-1)
     assert completed.returncode == 0, completed.stderr[-4000:]
     until(lambda: not is_agent_running(ring_dir("acting")), TIMEOUT_SECONDS, "agent stopped")
-
-    results = [json.loads((tmp_path / f"result-{rank}.json").read_text()) for rank in (0, 1)]
-    last, saves, calls = results[0]
+    results = [json.loads((folder / f"result-{rank}.json").read_text()) for rank in (0, 1)]
     assert results[1] == results[0]
+    return results[0]
+
+
+def test_shadow_mode_only_states_what_would_have_been_requested(receiver, tmp_path, monkeypatch):
+    monkeypatch.setenv("SENTINEL_ACTIONS__MODE", "shadow")
+
+    assert train(tmp_path, 400) == [400, [], []]
+    notes = receiver.accepted[0].json["sentinel"]["notes"]
+    actions = "a checkpoint, a stop and a call of your function"
+    assert f"Shadow mode: {actions} would have been requested for step" in "".join(notes)
+
+
+def test_two_ranks_save_call_and_stop_at_the_step_of_the_notification(receiver, tmp_path):
+    last, saves, calls = train(tmp_path, 20_000)
     assert 60 < last < 20_000
     assert saves == [last]
     assert calls == [[last, "acting/nan_or_inf#1", ["checkpoint", "stop"]]]

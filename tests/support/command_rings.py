@@ -15,8 +15,18 @@ from sentinel.transport.ring import RingReader, RingWriter
 class Node:
     """Rings of some ranks, their command page and a planner; the test advances the clocks."""
 
-    def __init__(self, folder, ranks=1, world=None, actions=("checkpoint",), has_page=True):
+    def __init__(
+        self,
+        folder,
+        ranks=1,
+        world=None,
+        actions=("checkpoint",),
+        *,
+        has_page=True,
+        is_shadow=False,
+    ):
         self.folder, self.actions, self.suppression = folder, actions, Suppression()
+        self.is_shadow = is_shadow
         self.stack = ExitStack()
         self.writers, self.readers = [], []
         for rank in range(ranks):
@@ -39,6 +49,7 @@ class Node:
             lambda: self.readers,
             lambda: self.suppression,
             firing_incidents,
+            is_shadow=self.is_shadow,
         )
 
     def run(self, steps, seconds, rank=None):

@@ -201,6 +201,19 @@ def test_an_escalated_case_triggers_a_command_despite_an_acknowledged_warning(ma
     assert plan(node, escalated) != ""
 
 
+def test_shadow_mode_sends_no_command_and_states_it_once(make_node):
+    node = make_node(ranks=2, is_shadow=True)
+    node.run(40, seconds=40)
+
+    note = plan(node)
+    node.planner.poll()
+    assert note == "Shadow mode: a checkpoint would have been requested for step 50."
+    assert node.read_commands() is None
+    node.run(5, seconds=5)
+    assert plan(node) == note
+    assert commands.shadow_stop_step(node.connection, make_case().incident.name) is None
+
+
 @pytest.mark.parametrize(
     ("settings", "refusal"),
     [

@@ -9,6 +9,7 @@ import pytest
 from sentinel.config import plugins
 from sentinel.config.config_sources import parse_assignment
 from sentinel.config.settings import (
+    ActionSettings,
     ConfigError,
     Settings,
     build_detectors,
@@ -296,7 +297,7 @@ def test_a_pyproject_whose_entry_is_not_a_table_is_refused(refusal, tmp_path):
     ],
 )
 def test_actions_are_a_list(environ, actions, tmp_path):
-    assert load_settings(environ=environ, cwd=tmp_path).critical_actions() == actions
+    assert load_settings(environ=environ, cwd=tmp_path).actions.on_critical == actions
 
 
 @pytest.mark.parametrize(
@@ -305,6 +306,7 @@ def test_actions_are_a_list(environ, actions, tmp_path):
         ({"on_critcal": ["stop"]}, 'actions.on_critcal.*Did you mean "on_critical"'),
         ({"on_critical": ["halt"]}, "actions.on_critical.0.*'checkpoint' or 'stop'"),
         ({"on_critical": "stop"}, "actions.on_critical.*the string given is wrong.*list"),
+        ({"mode": "shadw"}, "actions.mode.*'act' or 'shadow'"),
         ("stop", "actions.*the string given is wrong.*table"),
     ],
     ids=repr,
@@ -379,7 +381,6 @@ HOOK = '[sinks.webhook]\nurl = "https://example.org"\n'
         (f"{HOOK}[sinks.slack]", "sinks.slack.url", {"port": 13130}),
         ("[history]\nmax = 3", "history.max", {"port": 13130}),
         ("disable = ['nan', 'kl_blowup']", "disable.nan", {"disable": ["kl_blowup"]}),
-        ("[actions]\non_criticl = ['stop']", "actions.on_criticl", {"actions": {}}),
     ],
 )
 def test_an_agent_uses_the_rest_beside_an_invalid_setting(write_config, text, setting, rest):
@@ -447,6 +448,23 @@ def test_an_agent_whose_number_of_samples_is_invalid_stores_none(write_config, t
 
     assert len(settings.config_errors) == 1
     assert (settings.max_samples, settings.privacy.messages) == (0, True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[actions]\non_critical = ['stop']\nmode = 'shadw'",
+        "[actions]\non_critical = ['stop']\nmod = 'shadow'",
+        "[actions]\non_criticl = ['stop']",
+        "[action]\non_critical = ['stop']\nmode = 'shadow'",
+    ],
+)
+def test_an_agent_whose_actions_are_invalid_takes_none(write_config, text):
+    write_config(f"{text}\n")
+    settings = load_agent_settings({})
+
+    assert len(settings.config_errors) == 1
+    assert settings.actions == ActionSettings(on_critical=[], mode="shadow")
 
 
 def test_other_invalid_settings_leave_texts_as_they_were_set(write_config):

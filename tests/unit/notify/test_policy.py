@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from support.notifications import with_diagnosis
-from support.results import NOW, RUN, make_incident
+from support.results import NOW, RUN, make_incident, make_result, step_result
 
 from sentinel.config.route import Route
 from sentinel.model.finding import Severity
@@ -396,6 +396,52 @@ def test_a_refused_command_is_noted_with_its_reason(fixture):
     fixture.enqueue(NotificationReason.OPENED)
     assert fixture.last_notes() == (
         "No command was sent to the run, because it has not completed a step.",
+    )
+
+
+def add_run(fixture, gpu="NVIDIA H200"):
+    """Ten steps of 60 s up to step 100, on 64 ranks."""
+    start = make_result(Event.START, 0, values={"world_size": 64.0}, attributes={"gpu": gpu})
+    steps = [step_result(step, loss=1.0) for step in range(91, 101)]
+    history = History(fixture.user_connection)
+    for each in (start, *steps):
+        record = replace(each.record, time=NOW - 60.0 * (100 - each.record.step))
+        history.update(Result(record))
+
+
+def test_a_critical_case_states_the_gpu_hours_since_its_onset(fixture):
+    add_run(fixture)
+    onset = replace(CRITICAL, onset_step=95)
+
+    fixture.enqueue(NotificationReason.OPENED, onset)
+    assert fixture.last_notes() == ("5.3 GPU hours were used since the onset.",)
+    fixture.deliver()
+    fixture.enqueue(NotificationReason.RESOLVED, onset)
+    assert fixture.last_notes() == ()
+
+
+@pytest.mark.parametrize(
+    ("incident", "gpu"),
+    [(WARNING, "NVIDIA H200"), (CRITICAL, ""), (replace(CRITICAL, onset_step=100), "NVIDIA H200")],
+    ids=["a warning", "no GPU", "less than a minute"],
+)
+def test_the_cost_of_other_cases_is_not_stated(fixture, incident, gpu):
+    if gpu:
+        add_run(fixture, gpu)
+    fixture.enqueue(NotificationReason.OPENED, incident)
+
+    assert fixture.last_notes() == ()
+
+
+def test_shadow_mode_states_the_command_and_what_a_stop_would_have_saved(fixture):
+    add_run(fixture)
+    request = commands.ActionRequest(CRITICAL.name, frozenset({"checkpoint", "stop"}))
+    commands.store_shadow(fixture.user_connection, request, 97)
+    fixture.enqueue(NotificationReason.OPENED, replace(CRITICAL, onset_step=95))
+
+    assert fixture.last_notes() == (
+        "Shadow mode: a checkpoint and a stop would have been requested for step 97.",
+        "5.3 GPU hours were used since the onset; the stop would have saved 3.2 of them.",
     )
 
 
