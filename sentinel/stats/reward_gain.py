@@ -89,7 +89,8 @@ class RewardGain:
             self._read_count += len(added)
             if self._read_count % CURRENT_REWARDS == 0 and self._read_count >= LEVEL_REWARDS:
                 level = _median(self._recent, LEVEL_REWARDS)
-                self._best_level = max(level, self._best_level or level)
+                best = self._best_level
+                self._best_level = level if best is None else max(level, best)
 
     @property
     def first_level(self) -> float:
