@@ -93,8 +93,6 @@ Its incident is resolved as soon as the records allow, since people wait for it.
 
 A drill asks its agent, which it could not if the web configuration requires client certificates.
 """
-_PREFLIGHT_SETTINGS = {**_DRILL_SETTINGS, "actions": {}, "linger_seconds": 0.0, "sinks": {}}
-"""A preflight sends nothing: its result is printed."""
 _LOGIN_SETTINGS = ("token", "token_file", "web_config_file")
 _HEAD_ADDRESS_PATTERN = (
     r"^([^\s:\[\]]*|\[[^\s\[\]]+\])(:\d{1,5})?$"  # host, or host:port, or [address]:port
@@ -153,6 +151,15 @@ class ActionSettings(BaseModel):
 
     on_critical: list[Literal["checkpoint", "stop"]] = Field(default_factory=list)
     mode: Literal["act", "shadow"] = "act"
+
+
+_PREFLIGHT_SETTINGS = {
+    **_DRILL_SETTINGS,
+    "actions": ActionSettings(),
+    "linger_seconds": 0.0,
+    "sinks": {},
+}
+"""A preflight sends nothing: its result is printed."""
 
 
 class HistorySettings(BaseModel):

@@ -145,10 +145,12 @@ def test_a_preflight_sends_nothing():
         "SENTINEL_SINKS__COMMAND__COMMAND": "/bin/true",
         "SENTINEL_PING_URL": "https://ping.example/x",
         "SENTINEL_DISABLE": "loss_plateau",
+        "SENTINEL_ACTIONS__ON_CRITICAL": "stop",
     }
     settings = load_agent_settings(environ)
 
     assert (settings.sinks, settings.ping_url, settings.baselines) == ({}, None, False)
+    assert settings.actions == ActionSettings()
     assert settings.disable == ["loss_plateau"]
 
 
