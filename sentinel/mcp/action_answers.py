@@ -22,8 +22,9 @@ from sentinel.store import commands
 from sentinel.store.commands import REQUEST_PREFIX, ActionRequest
 from sentinel.store.database import NewerSchemaError, connect
 from sentinel.store.storage_monitor import reading_storage
+from sentinel.web.responses import RequestError
 from sentinel.web.run_routes import RunView
-from sentinel.web.suppression_api import MAX_AUTHOR_CHARS, RequestError, SuppressionApi
+from sentinel.web.suppression_api import MAX_AUTHOR_CHARS, SuppressionApi
 
 log = logging.getLogger(__name__)
 

@@ -17,9 +17,8 @@ from sentinel.report.comparison import AXES, MAX_RUNS, Axis, ComparedRun, Window
 from sentinel.report.own_runs import own_runs
 from sentinel.store.database import NewerSchemaError
 from sentinel.transport.paths import home_dir
-from sentinel.web.responses import json_response
+from sentinel.web.responses import RequestError, json_response
 from sentinel.web.run_routes import RunView, optional_float, whole_number
-from sentinel.web.suppression_api import RequestError
 
 log = logging.getLogger(__name__)
 
@@ -42,13 +41,10 @@ async def answer_comparison(
         call = partial(_compare, find_view, _parse_query(request))
         return json_response(request, await read(call))
     except TimeoutError:
-        return json_response(request, {"error": "The home directory does not answer."}, 503)
+        raise RequestError(503, "The home directory does not answer.") from None
     except (sqlite3.Error, OSError, NewerSchemaError) as error:
         log.warning("Runs cannot be compared: %s", error)
-        text = f"The data of a run cannot be read: {error}."
-        return json_response(request, {"error": text}, 503)
-    except RequestError as error:
-        return json_response(request, {"error": str(error)}, error.status)
+        raise RequestError(503, f"The data of a run cannot be read: {error}.") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,8 @@ from sentinel.store.feedback import (
 )
 from sentinel.store.storage_monitor import reading_storage
 from sentinel.transport.paths import is_copy
-from sentinel.web.suppression_api import RequestError, author_of, parse_request
+from sentinel.web.responses import RequestError
+from sentinel.web.suppression_api import author_of, parse_request
 
 log = logging.getLogger(__name__)
 

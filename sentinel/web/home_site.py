@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute, Route
 
 from sentinel.web.compare_routes import answer_comparison
 from sentinel.web.importance_routes import MAX_RUNS, ImportanceJobs, answer_importance
-from sentinel.web.responses import json_response
+from sentinel.web.responses import RequestError, json_response
 from sentinel.web.run_list import (
     DEFAULT_ROWS,
     DEFAULT_SORT,
@@ -27,7 +27,6 @@ from sentinel.web.run_list import (
 )
 from sentinel.web.run_routes import RunRoutes, RunView, whole_number
 from sentinel.web.static_files import StaticFiles
-from sentinel.web.suppression_api import RequestError
 from sentinel.web.worker_pool import WorkerPool
 
 Read = TypeVar("Read")
@@ -88,26 +87,19 @@ class HomeSite:
             self._run_routes.streams.close()
 
     async def _answer_runs(self, request: Request) -> Response:
-        try:
-            query = _parse_query(request)
-            return await self._pooled(lambda: json_response(request, self._runs.list_runs(query)))
-        except RequestError as error:
-            return json_response(request, {"error": str(error)}, error.status)
+        query = _parse_query(request)
+        return await self._pooled(lambda: json_response(request, self._runs.list_runs(query)))
 
     async def _answer_settings(self, request: Request) -> Response:
         words = request.query_params.get("filter", "")[:_MAX_FILTER_CHARS]
-        try:
-            found = await self._pooled(lambda: self._runs.list_settings(words))
-            return json_response(request, found)
-        except RequestError as error:
-            return json_response(request, {"error": str(error)}, error.status)
+        return json_response(request, await self._pooled(lambda: self._runs.list_settings(words)))
 
     async def _answer_comparison(self, request: Request) -> Response:
         assert self._run_routes is not None
         return await answer_comparison(request, self._runs.view, self._run_routes.pool.run)
 
     async def _answer_importance(self, request: Request) -> Response:
-        return await answer_importance(request, self._importance, self._find_paths, self._pool.run)
+        return await answer_importance(request, self._importance, self._find_paths, self._pooled)
 
     def _find_paths(self, names: list[str], words: str) -> dict[str, Path]:
         """The paths of these runs, or of all that a filter selects."""

@@ -19,8 +19,7 @@ from starlette.responses import Response
 
 from sentinel.insight.importance.worker import start_worker
 from sentinel.model.json_safe import JsonObject, parse_object
-from sentinel.web.responses import json_response
-from sentinel.web.suppression_api import RequestError
+from sentinel.web.responses import RequestError, json_response
 
 log = logging.getLogger(__name__)
 
@@ -135,17 +134,14 @@ async def answer_importance(
 
     `find_paths` returns the path of each run by its name; `read` calls a function in a thread.
     """
+    asked = _parse_query(request)
+    names, words = request.query_params.getlist("run"), asked.pop("filter")
     try:
-        asked = _parse_query(request)
-        names, words = request.query_params.getlist("run"), asked.pop("filter")
-        call = partial(_answer, jobs, asked, partial(find_paths, names, words))
-        return json_response(request, await read(call))
-    except TimeoutError:
-        return json_response(request, {"error": "The home directory does not answer."}, 503)
+        return json_response(
+            request, await read(partial(_answer, jobs, asked, partial(find_paths, names, words)))
+        )
     except OSError as error:
-        return json_response(request, {"error": f"The runs cannot be read: {error}."}, 503)
-    except RequestError as error:
-        return json_response(request, {"error": str(error)}, error.status)
+        raise RequestError(503, f"The runs cannot be read: {error}.") from None
 
 
 def _answer(

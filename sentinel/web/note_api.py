@@ -12,7 +12,8 @@ from sentinel.model.clean_text import clean
 from sentinel.store.notes import MAX_NOTE_CHARS, read_note, write_note
 from sentinel.store.run_summary import note_in_summary
 from sentinel.transport.paths import is_copy
-from sentinel.web.suppression_api import RequestError, author_of, parse_request
+from sentinel.web.responses import RequestError
+from sentinel.web.suppression_api import author_of, parse_request
 
 log = logging.getLogger(__name__)
 

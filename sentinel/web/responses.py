@@ -47,6 +47,14 @@ class EncodedJson(str):
     __slots__ = ()
 
 
+class RequestError(Exception):
+    """A request that is refused: HTTP status and a sentence."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
 async def answer_error(request: Request, error: Exception) -> Response:
     """An HTTPException: a page with a way back for a browser that opens a page, else its text."""
     assert isinstance(error, HTTPException)
@@ -57,6 +65,12 @@ async def answer_error(request: Request, error: Exception) -> Response:
     title = "Not found" if error.status_code == HTTP_404_NOT_FOUND else "Not available"
     page = _ERROR_PAGE.format(root=root, title=title, text=escape(error.detail))
     return HTMLResponse(page, error.status_code, error.headers)
+
+
+async def answer_refusal(request: Request, error: Exception) -> Response:
+    """A RequestError: its sentence as `error`."""
+    assert isinstance(error, RequestError)
+    return json_response(request, {"error": str(error)}, error.status)
 
 
 def json_response(request: Request, data: Any, status: int = 200) -> Response:

@@ -13,10 +13,13 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from sentinel.web.responses import json_text
 from sentinel.web.worker_pool import WorkerPool
+
+if TYPE_CHECKING:
+    from sentinel.web.run_routes import RunView
 
 log = logging.getLogger(__name__)
 
@@ -38,26 +41,6 @@ RETRY_MS = 2000
 
 class TooManyViewersError(Exception):
     """`MAX_VIEWERS` streams are open."""
-
-
-class EventSource(Protocol):
-    """What the events of a run are made of."""
-
-    @property
-    def ended(self) -> bool:
-        """Whether nothing follows: no agent serves the run. Known after `state`."""
-
-    def change_mark(self) -> object:
-        """Anything that differs once there are new rows; cheap."""
-
-    def last_row(self) -> int:
-        """The id of the newest row; 0 without rows."""
-
-    def rows_since(self, row_id: int, limit: int) -> dict[str, Any]:
-        """The rows after that one, and `last_id`."""
-
-    def state(self) -> dict[str, Any]:
-        """The state of the run."""
 
 
 @dataclass(eq=False)
@@ -131,7 +114,7 @@ class OpenStreams:
 class RunEvents:
     """The streams of one run. All methods run in the event loop of the server."""
 
-    source: EventSource
+    view: RunView
     pool: WorkerPool
     streams: OpenStreams
     _viewers: list[Viewer] = field(default_factory=list, init=False)
@@ -175,13 +158,13 @@ class RunEvents:
                 if now - state_at >= STATE_SECONDS or not all(v.state for v in self._viewers):
                     state_at = now
                     await self._send_state()
-                mark = await self.pool.run(self.source.change_mark)
+                mark = await self.pool.run(self.view.change_mark)
                 if any(each.mark != mark for each in self._viewers):
                     await self._send_rows(mark)
                 if now - comment_at >= COMMENT_SECONDS:
                     comment_at = now
                     self._send(b": alive\n\n")
-                if self.source.ended and all(viewer.state for viewer in self._viewers):
+                if self.view.ended and all(viewer.state for viewer in self._viewers):
                     self._send(_event("end", "{}"))
                     for viewer in self._viewers:
                         viewer.send(None)
@@ -193,7 +176,7 @@ class RunEvents:
             await asyncio.sleep(POLL_SECONDS)
 
     async def _send_state(self) -> None:
-        event = _event("run", json_text(await self.pool.run(self.source.state)))
+        event = _event("run", json_text(await self.pool.run(self.view.read_state)))
         for viewer in self._viewers.copy():
             if viewer.state != event:
                 viewer.state = event
@@ -201,7 +184,7 @@ class RunEvents:
 
     async def _send_rows(self, mark: object) -> None:
         """Send new rows; viewers that have the same rows share one reading and one event."""
-        newest = await self.pool.run(self.source.last_row)
+        newest = await self.pool.run(self.view.last_row)
         answers: dict[int, tuple[int, bytes]] = {}
         for viewer in self._viewers.copy():
             position = viewer.position
@@ -221,7 +204,9 @@ class RunEvents:
             return newest, b""
         # The ids of another database may be lower, after the first one was damaged.
         if 0 <= newest - position <= MAX_ROWS_PER_EVENT:
-            rows = await self.pool.run(lambda: self.source.rows_since(position, MAX_ROWS_PER_EVENT))
+            rows = await self.pool.run(
+                lambda: self.view.reader.rows_since(position, MAX_ROWS_PER_EVENT)
+            )
             last = int(rows["last_id"])
             return last, _event("rows", json_text(rows), last)
         return newest, _event("reset", json_text({"last_id": newest}), newest)

@@ -40,6 +40,7 @@ from sentinel.store.artifact import (
 from sentinel.store.database import NewerSchemaError, change_mark, wait_for_commit
 from sentinel.store.notes import NOTE_NAME
 from sentinel.store.run_reader import RunReader
+from sentinel.store.run_series import ignore
 from sentinel.store.verdict import health
 from sentinel.store.wait_conditions import check_conditions, find_end
 from sentinel.web.auth import peer_of
@@ -48,6 +49,7 @@ from sentinel.web.note_api import NoteApi
 from sentinel.web.responses import (
     REVALIDATED,
     EncodedJson,
+    RequestError,
     body_response,
     is_unchanged,
     json_response,
@@ -55,7 +57,7 @@ from sentinel.web.responses import (
 )
 from sentinel.web.run_events import OpenStreams, RunEvents, TooManyViewersError, Viewer
 from sentinel.web.static_files import StaticFiles
-from sentinel.web.suppression_api import RequestError, SuppressionApi
+from sentinel.web.suppression_api import SuppressionApi
 from sentinel.web.worker_pool import WorkerPool
 
 log = logging.getLogger(__name__)
@@ -81,10 +83,6 @@ MAX_READS_PER_RUN = 3
 """Threads that read one run at a time: the first reading of a long one takes seconds."""
 
 Read = TypeVar("Read")
-
-
-def ignore(_: Exception) -> None:
-    """For a view whose errors affect no other."""
 
 
 @dataclass(eq=False)
@@ -189,21 +187,9 @@ class RunView:
         """What differs once there are new rows."""
         return change_mark(self.database)
 
-
-class _ViewEvents:
-    """The view of a run as the source of its events."""
-
-    def __init__(self, view: RunView) -> None:
-        self._view = view
-        self.change_mark, self.state = view.change_mark, view.read_state
-        self.rows_since = view.reader.rows_since
-
-    @property
-    def ended(self) -> bool:
-        return self._view.ended
-
     def last_row(self) -> int:
-        return int(self._view.reader.series([])["last_id"])
+        """The id of the newest row; 0 without rows."""
+        return int(self.reader.series([])["last_id"])
 
 
 ViewFinder = Callable[[Request], Awaitable[RunView]]
@@ -293,12 +279,9 @@ class RunRoutes:
 
     def _reading(self, answer: Answer) -> Callable[[Request], Awaitable[Response]]:
         async def respond(request: Request) -> Response:
-            try:
-                view = await self._find_view(request)
-                # The thread writes the JSON too: a second of work for the longest answers.
-                return await self.read(view, lambda: json_response(request, answer(view, request)))
-            except RequestError as error:
-                return json_response(request, {"error": str(error)}, error.status)
+            view = await self._find_view(request)
+            # The thread writes the JSON too: a second of work for the longest answers.
+            return await self.read(view, lambda: json_response(request, answer(view, request)))
 
         return respond
 
@@ -309,11 +292,8 @@ class RunRoutes:
             body, user = await request.body(), request.scope["state"]["user"]
             change = find_change(await self._find_view(request))
             if change is None:
-                return json_response(request, {"error": "No agent serves this run."}, 409)
-            try:
-                stored = await run_in_threadpool(change, body, user, peer_of(request.scope))
-            except RequestError as error:
-                return json_response(request, {"error": str(error)}, error.status)
+                raise RequestError(409, "No agent serves this run.")
+            stored = await run_in_threadpool(change, body, user, peer_of(request.scope))
             return json_response(request, stored)
 
         return respond
@@ -324,14 +304,12 @@ class RunRoutes:
 
     async def _answer_report(self, request: Request) -> Response:
         """The report as a download, so that it is never a page of this server."""
+        view = await self._find_view(request)
         try:
-            view = await self._find_view(request)
             body = await self._build_report(view)
-        except RequestError as error:
-            return json_response(request, {"error": str(error)}, error.status)
         except (ReportError, OSError) as error:
             log.warning("No report of run %s: %s", view.run, error)
-            return json_response(request, {"error": "The report cannot be made."}, 503)
+            raise RequestError(503, "The report cannot be made.") from None
         name = report_file_name(view.run)
         headers = {"content-disposition": f'attachment; filename="{name}"'}
         return body_response(request, body, "text/html; charset=utf-8", headers=headers)
@@ -347,11 +325,8 @@ class RunRoutes:
 
     async def _answer_state(self, request: Request) -> Response:
         """Without a wait for what is read of the same run, which may take long."""
-        try:
-            view = await self._find_view(request)
-            return json_response(request, await self._read(view, view.read_state))
-        except RequestError as error:
-            return json_response(request, {"error": str(error)}, error.status)
+        view = await self._find_view(request)
+        return json_response(request, await self._read(view, view.read_state))
 
     async def _answer_token(self, request: Request) -> Response:
         await self._find_view(request)
@@ -359,19 +334,17 @@ class RunRoutes:
 
     async def _answer_media(self, request: Request) -> Response:
         number = request.path_params["id"]
+        view = await self._find_view(request)
+        # The same number is another image in the next import of a log.
+        etag = f'"{number}-{crc32(bytes(view.database)):x}"'
+        headers = {"cache-control": REVALIDATED, "etag": etag}
+        if is_unchanged(request, etag):
+            return Response(None, 304, headers)
         try:
-            view = await self._find_view(request)
-            # The same number is another image in the next import of a log.
-            etag = f'"{number}-{crc32(bytes(view.database)):x}"'
-            headers = {"cache-control": REVALIDATED, "etag": etag}
-            if is_unchanged(request, etag):
-                return Response(None, 304, headers)
             kind, body = await self.read(view, lambda: view.reader.media_body(number))
         except (KeyError, ValueError):
             # A file that the row refers to may hold something else by now.
             raise HTTPException(404) from None
-        except RequestError as error:
-            return json_response(request, {"error": str(error)}, error.status)
         return body_response(request, body, kind, headers=headers)
 
     async def _answer_events(self, request: Request) -> Response:
@@ -379,18 +352,16 @@ class RunRoutes:
         known = request.query_params.get("last_event_id", "")
         given = request.headers.get("last-event-id") or known
         after = int(given) if _is_whole_number(given) else None
+        view = await self._find_view(request)
+        if view.events is None:
+            view.events = RunEvents(view, self.pool, self.streams)
+        if after is None:
+            after = await self.read(view, view.last_row)
         try:
-            view = await self._find_view(request)
-            if view.events is None:
-                view.events = RunEvents(_ViewEvents(view), self.pool, self.streams)
-            if after is None:
-                after = await self.read(view, view.events.source.last_row)
             viewer = view.events.open(after)
-        except RequestError as error:
-            return json_response(request, {"error": str(error)}, error.status)
         except TooManyViewersError:
             text = "Too many pages show live values: this one has to poll."
-            return json_response(request, {"error": text}, 503)
+            raise RequestError(503, text) from None
         return _EventResponse(view.events, viewer)
 
     async def _answer_wait(self, request: Request) -> Response:
@@ -414,11 +385,9 @@ class RunRoutes:
                         return json_response(request, {"verdict": verdict})
                     await asyncio.sleep(min(WAIT_LOOK_SECONDS, max(until - monotonic(), 0.0)))
         except ValueError as error:
-            return json_response(request, {"error": capitalized(str(error))}, 400)
-        except RequestError as error:
-            return json_response(request, {"error": str(error)}, error.status)
+            raise RequestError(400, capitalized(str(error))) from None
         except TooManyViewersError:
-            return json_response(request, {"error": "Too many requests wait: try again."}, 503)
+            raise RequestError(503, "Too many requests wait: try again.") from None
 
 
 class _EventResponse(StreamingResponse):

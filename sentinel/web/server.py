@@ -30,7 +30,7 @@ from sentinel.config.url_policy import is_loopback
 from sentinel.config.web_config import WebConfig, WebConfigFile
 from sentinel.web.auth import HEALTH_PATH, MAX_HEADER_BYTES, READY_PATH, AuthMiddleware
 from sentinel.web.connections import ConnectionAcceptor, TimedH11Protocol
-from sentinel.web.responses import answer_error
+from sentinel.web.responses import RequestError, answer_error, answer_refusal
 from sentinel.web.runbooks import runbook_index, runbook_page
 from sentinel.web.service_discovery import answer_targets
 
@@ -184,7 +184,8 @@ def build_app(server: WebServer) -> ASGIApp:
         Route("/runbooks/{name}", runbook_page),
         *server.site.routes(write_token),
     ]
-    router = Starlette(routes=routes, exception_handlers={HTTPException: answer_error})
+    handlers = {HTTPException: answer_error, RequestError: answer_refusal}
+    router = Starlette(routes=routes, exception_handlers=handlers)
     # The address of the redirection would be that of this server, behind a proxy too.
     router.router.redirect_slashes = False
     return AuthMiddleware(

@@ -18,6 +18,7 @@ from sentinel.model.nearest_name import nearest_hint
 from sentinel.store import silences
 from sentinel.store.database import NewerSchemaError, connect
 from sentinel.store.storage_monitor import reading_storage
+from sentinel.web.responses import RequestError
 
 log = logging.getLogger(__name__)
 
@@ -27,14 +28,6 @@ DEFAULT_AUTHOR = "web page"
 _BOTH = {"detector": str, "author": str, "reason": str}
 _ACKNOWLEDGE_KEYS = {**_BOTH, "incident": str, "revoke": bool}
 _SILENCE_KEYS = {**_BOTH, "for": str, "end": bool}
-
-
-class RequestError(Exception):
-    """A request that is refused: HTTP status and a sentence."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 def always_notifies() -> str:

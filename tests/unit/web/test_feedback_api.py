@@ -9,8 +9,8 @@ from support.notifications import make_notification
 from sentinel.store.cases import store_case
 from sentinel.store.database import connect
 from sentinel.store.run_reader import RunReader
+from sentinel.web.responses import RequestError
 from sentinel.web.run_routes import RunView
-from sentinel.web.suppression_api import RequestError
 
 CASE = make_notification()
 NAME = CASE.incident.name

@@ -19,8 +19,8 @@ from sentinel.store.run_summary import RunIndex
 from sentinel.transport.paths import DATABASE_NAME
 from sentinel.web import home_runs
 from sentinel.web.home_runs import HomeRuns
+from sentinel.web.responses import RequestError
 from sentinel.web.run_list import RunQuery
-from sentinel.web.suppression_api import RequestError
 
 LONG_SECONDS = 60.0
 

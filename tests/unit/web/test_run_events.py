@@ -23,7 +23,7 @@ from sentinel.store.run_reader import RunReader
 from sentinel.web import run_events
 from sentinel.web.agent_site import AgentSite
 from sentinel.web.run_events import OpenStreams, RunEvents, TooManyViewersError
-from sentinel.web.run_routes import RunView, _ViewEvents
+from sentinel.web.run_routes import RunView
 from sentinel.web.server import WebServer
 from sentinel.web.worker_pool import WorkerPool
 
@@ -221,7 +221,7 @@ def test_the_limit_holds_for_streams_that_were_not_read_yet(run, monkeypatch):
 
     async def open_streams():
         pool, streams = WorkerPool(), OpenStreams()
-        events = RunEvents(_ViewEvents(run.view), pool, streams)
+        events = RunEvents(run.view, pool, streams)
         viewers = [events.open(0) for _ in range(2)]
         with pytest.raises(TooManyViewersError):
             events.open(0)

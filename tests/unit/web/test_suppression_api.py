@@ -13,7 +13,8 @@ from support.results import RUN, incident_result, make_incident
 from sentinel.store import silences
 from sentinel.store.database import connect
 from sentinel.store.history import History
-from sentinel.web.suppression_api import RequestError, SuppressionApi
+from sentinel.web.responses import RequestError
+from sentinel.web.suppression_api import SuppressionApi
 
 NOW = 1_700_000_000.0
 
