@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sentinel.cli._options import JsonOption, error_exit
-from sentinel.cli._run_ids import complete_run, resolve_argument
+from sentinel.cli._options import JsonOption, complete_run, error_exit, resolve_argument
 
 if TYPE_CHECKING:
     from sentinel.insight.surface.loss_surface import LossSurface

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import typer
 
-from sentinel.cli._options import settings_environ
-from sentinel.cli._run_ids import complete_run
+from sentinel.cli._options import complete_run, settings_environ
 
 
 def agent(

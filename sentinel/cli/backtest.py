@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sentinel.cli._options import error_exit, settings_environ
-from sentinel.cli._run_ids import complete_run, resolve_arguments
+from sentinel.cli._options import complete_run, error_exit, resolve_arguments, settings_environ
 
 if TYPE_CHECKING:
     from sentinel.backtest.backtest import Backtest

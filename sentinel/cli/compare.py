@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sentinel.cli._options import error_exit
-from sentinel.cli._run_ids import complete_run, resolve_arguments
+from sentinel.cli._options import complete_run, error_exit, resolve_arguments
 from sentinel.cli._run_sources import RUN_OR_LOG_HELP, open_runs
 from sentinel.cli._run_table import HEALTH_STYLES
 from sentinel.cli._terminal import escape_unprintable

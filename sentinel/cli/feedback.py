@@ -7,9 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from sentinel.cli._options import JsonOption, error_exit
+from sentinel.cli._options import (
+    JsonOption,
+    complete_run,
+    error_exit,
+    resolve_argument,
+    resolve_run,
+)
 from sentinel.cli._run_database import open_run_database
-from sentinel.cli._run_ids import complete_run, resolve_argument, resolve_run
 from sentinel.cli.silence import current_user, print_items
 
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sentinel.cli._insight_surface import surface, write_result
-from sentinel.cli._options import JsonOption, error_exit
-from sentinel.cli._run_ids import complete_run, resolve_run
+from sentinel.cli._options import JsonOption, complete_run, error_exit, resolve_run
 
 if TYPE_CHECKING:
     from rich.table import Table

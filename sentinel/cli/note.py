@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sentinel.cli._options import JsonOption, error_exit
-from sentinel.cli._run_ids import complete_run, resolve_run
+from sentinel.cli._options import JsonOption, complete_run, error_exit, resolve_run
 from sentinel.cli.silence import current_user
 
 if TYPE_CHECKING:

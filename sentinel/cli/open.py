@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import typer
 
-from sentinel.cli._run_ids import complete_run, resolve_argument
+from sentinel.cli._options import complete_run, resolve_argument
 
 
 def open(  # noqa: A001 - the name of the command

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from sentinel.cli._options import (
+    complete_run,
     error_exit,
     logs_of_several_runs,
     settings_environ,
 )
-from sentinel.cli._run_ids import complete_run
 
 if TYPE_CHECKING:
     from sentinel.cli._replay_report import Curves

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sentinel.cli._options import error_exit
-from sentinel.cli._run_ids import complete_run, resolve_arguments
+from sentinel.cli._options import complete_run, error_exit, resolve_arguments
 from sentinel.cli._run_sources import RUN_OR_LOG_HELP, open_runs
 
 if TYPE_CHECKING:

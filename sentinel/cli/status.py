@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sentinel.cli._options import error_exit
-from sentinel.cli._run_ids import complete_run, resolve_argument
+from sentinel.cli._options import complete_run, error_exit, resolve_argument
 
 if TYPE_CHECKING:
     from pathlib import Path

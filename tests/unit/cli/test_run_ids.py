@@ -7,7 +7,7 @@ import os
 import pytest
 from typer.testing import CliRunner
 
-from sentinel.cli._run_ids import complete_detector, complete_run, resolve_run
+from sentinel.cli._options import complete_detector, complete_run, resolve_run
 from sentinel.cli.main import app
 from sentinel.store.run_names import similar_runs
 
