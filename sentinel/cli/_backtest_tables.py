@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sentinel.cli._replay_tables import SEVERITY_STYLES
-from sentinel.cli._terminal import escape_unprintable
+from sentinel.cli._terminal import escape_unprintable as _clean
 
 MIN_SETTINGS_WIDTH = 20
 MAX_ROWS = 20
@@ -222,7 +222,3 @@ def _table(title: str, *columns: str) -> Table:
     for column in columns:
         table.add_column(column, overflow="fold")
     return table
-
-
-def _clean(text: str) -> str:
-    return escape_unprintable(text)

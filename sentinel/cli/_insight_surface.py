@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sentinel.cli._options import JsonOption, complete_run, error_exit, resolve_argument
+from sentinel.cli._options import JsonOption, complete_run, error_exit, exit_on, resolve_argument
+from sentinel.cli._terminal import print_json_line
 
 if TYPE_CHECKING:
     from sentinel.insight.surface.loss_surface import LossSurface
@@ -172,17 +173,15 @@ def surface(  # noqa: PLR0913, PLR0917 - the options of a command
         settings,
         _parse_zoom(zoom, settings["dimensions"]),
     )
-    try:
-        with ProgressBar("Loss surface") as bar:
-            result = compute_surface(request, bar.update)
-    except (ValueError, TypeError, ImportError, OSError, RuntimeError) as error:
-        raise error_exit("insight surface", str(error)) from None
+    errors = (ValueError, TypeError, ImportError, OSError, RuntimeError)
+    with exit_on("insight surface", *errors), ProgressBar("Loss surface") as bar:
+        result = compute_surface(request, bar.update)
     if run is not None:
         _store(result, run)
     if output is not None:
         write_result("insight surface", result, output)
     if json:
-        _print_json(result)
+        print_json_line(result.to_json())
     elif output is None:
         print(surface_text(result), end="")
 
@@ -381,11 +380,3 @@ def write_result(command: str, result: Any, output: Path, title: str = "") -> No
     except (ImportError, ValueError) as error:
         raise error_exit(command, str(error)) from None
     print(f"Wrote {output} ({output.stat().st_size / 1e6:.1f} MB).", file=sys.stderr)
-
-
-def _print_json(result: Any) -> None:
-    from json import dumps
-
-    from sentinel.model.json_safe import json_safe
-
-    print(dumps(json_safe(result.to_json()), allow_nan=False))

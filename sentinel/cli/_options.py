@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -81,6 +82,15 @@ def error_exit(command: str, message: str) -> typer.Exit:
     """Print an error to stderr; returns the exception to raise."""
     print(f"sentinel {command}: {message}", file=sys.stderr)
     return typer.Exit(EXIT_USAGE_ERROR)
+
+
+@contextmanager
+def exit_on(command: str, *errors: type[Exception]) -> Iterator[None]:
+    """Let an error of these kinds, raised in the block, end the command with its message."""
+    try:
+        yield
+    except errors as error:
+        raise error_exit(command, str(error)) from None
 
 
 def exit_if_off(command: str, consequence: str) -> None:

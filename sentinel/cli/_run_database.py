@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sentinel.cli._options import error_exit
+from sentinel.cli._options import error_exit, exit_on
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
@@ -18,10 +18,8 @@ def run_database_path(command: str, run: str) -> Path:
     from sentinel.agent.run_lookup import UnknownRunError, find_database
     from sentinel.transport.paths import RunIdError
 
-    try:
+    with exit_on(command, UnknownRunError, RunIdError):
         return find_database(run)
-    except (UnknownRunError, RunIdError) as error:
-        raise error_exit(command, str(error)) from None
 
 
 @contextmanager

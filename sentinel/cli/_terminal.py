@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import sys
+from json import dumps
+from typing import Any
 from unicodedata import category
+
+from sentinel.model.json_safe import json_safe
 
 _UNPRINTABLE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Unicode categories of characters that are invisible, or that control how text is displayed."""
@@ -26,6 +30,11 @@ def escape_unprintable(text: str, allowed: str = "") -> str:
         else character.encode("unicode_escape").decode("ascii")
         for character in text
     )
+
+
+def print_json_line(value: Any) -> None:
+    """Print the value as JSON on one line; NaN and infinity are texts."""
+    print(dumps(json_safe(value), allow_nan=False))
 
 
 def can_print(text: str) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sentinel.cli._options import complete_run, error_exit, resolve_arguments, settings_environ
+from sentinel.cli._terminal import print_json_line
 
 if TYPE_CHECKING:
     from sentinel.backtest.backtest import Backtest
@@ -111,11 +112,7 @@ def backtest(  # noqa: PLR0913, PLR0917 - the options of the command
     has_choice = len(result.variants) > 1
     summary = summarize(result, recommend(result, budget) if has_choice else None, budget)
     if json:
-        from json import dumps
-
-        from sentinel.model.json_safe import json_safe
-
-        print(dumps(json_safe(summary), allow_nan=False))
+        print_json_line(summary)
     else:
         from sentinel.cli._backtest_tables import print_backtest
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from sentinel.cli._options import error_exit, exit_if_off, settings_environ
+from sentinel.cli._options import error_exit, exit_if_off, exit_on, settings_environ
 
 if TYPE_CHECKING:
     from sentinel.config.settings import Settings
@@ -71,10 +71,8 @@ def _check_fault(name: str | None) -> DrillFault:
 def _load_settings(config: Path | None) -> Settings:
     from sentinel.config.settings import ConfigError, load_settings
 
-    try:
+    with exit_on("chaos", ConfigError):
         settings = load_settings(environ=settings_environ(config))
-    except ConfigError as error:
-        raise error_exit("chaos", str(error)) from None
     if not settings.sinks:
         raise error_exit(
             "chaos",

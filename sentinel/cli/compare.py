@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sentinel.cli._options import complete_run, error_exit, resolve_arguments
+from sentinel.cli._options import complete_run, error_exit, exit_on, resolve_arguments
 from sentinel.cli._run_sources import RUN_OR_LOG_HELP, open_runs
 from sentinel.cli._run_table import HEALTH_STYLES
-from sentinel.cli._terminal import escape_unprintable
+from sentinel.cli._terminal import escape_unprintable as _clean
+from sentinel.cli._terminal import print_json_line
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -67,10 +68,8 @@ def compare(  # noqa: PLR0913, PLR0917 - the options of the command
     opened = open_runs("compare", runs, config)
     if len(opened) < _MIN_RUNS:
         raise error_exit("compare", "give at least two runs or logs.")
-    try:
+    with exit_on("compare", ValueError):
         comparison = compare_runs(opened, signals=signal or (), axis=axis)  # type: ignore[arg-type]
-    except ValueError as error:
-        raise error_exit("compare", str(error)) from None
     names, directories = [run.name for run in opened], [run.directory for run in opened]
     own = own_runs(home_dir(), opened[-1].reader.metadata())
     comparison["what_changed"] = what_changed(opened, own)
@@ -84,9 +83,7 @@ def compare(  # noqa: PLR0913, PLR0917 - the options of the command
 
         write_text("compare", render_report(data), output)
     if json:
-        from json import dumps
-
-        print(dumps(json_safe(comparison), allow_nan=False))
+        print_json_line(comparison)
     elif output is None:
         from rich.console import Console
 
@@ -119,13 +116,19 @@ def _tables(comparison: dict[str, Any]) -> Iterator[Table | str]:
         yield f"Each cell: last, in the last tenth (the best run in bold), best{common}.\n"
     if comparison["problems"]:
         rows = (
-            [Text(_clean(row["title"])), *(_problem_cell(cell) for cell in row["cells"])]
+            [
+                Text(_clean(row["title"])),
+                *(_problem_cell(cell) for cell in row["cells"]),
+            ]
             for row in comparison["problems"]
         )
         yield _table("Problems: step at which they began", names, rows)
     if comparison["settings"]:
         rows = (
-            [Text(_clean(row["name"])), *(Text(_setting(value)) for value in row["values"])]
+            [
+                Text(_clean(row["name"])),
+                *(Text(_setting(value)) for value in row["values"]),
+            ]
             for row in comparison["settings"]
         )
         yield _table("Settings that differ", names, rows)
@@ -238,7 +241,3 @@ def _setting(value: Any) -> str:
 
 def _cut(text: str) -> str:
     return text if len(text) <= _MAX_SETTING_CHARS else f"{text[:_MAX_SETTING_CHARS]}…"
-
-
-def _clean(text: str) -> str:
-    return escape_unprintable(text)

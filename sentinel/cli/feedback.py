@@ -11,6 +11,7 @@ from sentinel.cli._options import (
     JsonOption,
     complete_run,
     error_exit,
+    exit_on,
     resolve_argument,
     resolve_run,
 )
@@ -51,10 +52,8 @@ def feedback(
         start, _, case = case.partition("/")
         run = resolve_run(start)
     with open_run_database("feedback", run) as connection:
-        try:
+        with exit_on("feedback", store.UnknownCaseError):
             name = store.find_case(connection, run, case)
-        except store.UnknownCaseError as error:
-            raise error_exit("feedback", str(error)) from None
         given = store.Feedback(mark, time.time(), current_user(), comment)
         stored = store.store_feedback(connection, name, given)
     print_items([{"case": name, **stored.to_dict()}], _format, json=json)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sentinel.cli._insight_surface import surface, write_result
-from sentinel.cli._options import JsonOption, complete_run, error_exit, resolve_run
+from sentinel.cli._options import JsonOption, complete_run, error_exit, exit_on, resolve_run
+from sentinel.cli._terminal import escape_unprintable, print_json_line
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -90,7 +91,7 @@ def importance(  # noqa: PLR0913, PLR0917 - the options of the command
         text = "--filter chooses among all runs: give it or RUNS."
         raise error_exit("insight importance", text)
     sources = [*map(resolve_run, runs)] if runs else _filtered_runs(filter_text)
-    try:
+    with exit_on("insight importance", ValueError, ImportError, OSError):
         with ProgressBar("Reading runs") as bar:
             found = collect_runs(
                 sources,
@@ -109,18 +110,12 @@ def importance(  # noqa: PLR0913, PLR0917 - the options of the command
                 seed=seed,
                 progress=bar.update,
             )
-    except (ValueError, ImportError, OSError) as error:
-        raise error_exit("insight importance", str(error)) from None
     result = replace(result, note=[*result.note, *found.notes])
     if output is not None:
         title = f"What explains {result.outcome}"
         write_result("insight importance", result, output, title)
     if json:
-        from json import dumps
-
-        from sentinel.model.json_safe import json_safe
-
-        print(dumps(json_safe(result.to_json()), allow_nan=False))
+        print_json_line(result.to_json())
     elif output is None:
         _print_importance(result)
 
@@ -138,8 +133,6 @@ def _filtered_runs(filter_text: str) -> list[str]:
 def _print_importance(result: Importance) -> None:
     from rich.console import Console
     from rich.text import Text
-
-    from sentinel.cli._terminal import escape_unprintable
 
     console = Console()
     console.print(_importance_table(result))
@@ -162,8 +155,6 @@ def _importance_table(result: Importance) -> Table:
     from rich.box import SIMPLE
     from rich.table import Table
     from rich.text import Text
-
-    from sentinel.cli._terminal import escape_unprintable
 
     table = Table(
         box=SIMPLE,
@@ -229,23 +220,19 @@ def trajectory(  # noqa: PLR0913, PLR0917 - the options of the command
     from sentinel.cli._progress import ProgressBar
     from sentinel.insight.trajectory.trajectory import trajectory as compare_paths
 
-    try:
-        with ProgressBar("Comparing weights") as bar:
-            result = compare_paths(
-                [_recorded_run(each) or each for each in sources],
-                parameters=parameters or None,
-                reference=reference,
-                name=name,
-                progress=bar.update,
-            )
-    except (ValueError, ImportError, OSError) as error:
-        raise error_exit("insight trajectory", str(error)) from None
+    errors = (ValueError, ImportError, OSError)
+    with exit_on("insight trajectory", *errors), ProgressBar("Comparing weights") as bar:
+        result = compare_paths(
+            [_recorded_run(each) or each for each in sources],
+            parameters=parameters or None,
+            reference=reference,
+            name=name,
+            progress=bar.update,
+        )
     if output is not None:
         write_result("insight trajectory", result, output)
     if json:
-        from json import dumps
-
-        print(dumps(result.to_json(), allow_nan=False))
+        print_json_line(result.to_json())
     elif output is None:
         _print_trajectory(result)
 
@@ -286,8 +273,6 @@ def _print_trajectory(result: Trajectory) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
-
-    from sentinel.cli._terminal import escape_unprintable
 
     table = Table(box=SIMPLE, title="Paths of the weights", title_justify="left")
     table.add_column("Run", overflow="fold", min_width=12)

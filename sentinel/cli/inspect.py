@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
-from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ import typer
 
 from sentinel.aggregate.trainings import LoggedSteps
 from sentinel.cli._options import error_exit, settings_environ
+from sentinel.cli._terminal import escape_unprintable, print_json_line
 
 if TYPE_CHECKING:
     from sentinel.model.record import Record
@@ -36,7 +36,6 @@ def inspect(
 
     Exit status: 0 if something of the log would be monitored; 2 if not, or if it cannot be read.
     """
-    from sentinel.cli._terminal import escape_unprintable
     from sentinel.config.settings import ConfigError, load_replay_settings
     from sentinel.model.evidence_text import capitalized
     from sentinel.pipeline import pipeline
@@ -64,7 +63,7 @@ def inspect(
         "notice": reader.notice,
     }
     if json:
-        print(dumps({"type": "log", **shown}, allow_nan=False))
+        print_json_line({"type": "log", **shown})
     else:
         for line in _text_lines(shown):
             print(escape_unprintable(line))

@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from sentinel.cli._options import error_exit, settings_environ
+from sentinel.cli._options import error_exit, exit_on, settings_environ
 from sentinel.model.delivery import ExplainingSink, HttpRequest, Response, Sink
 from sentinel.model.finding import Finding, Severity
 from sentinel.model.incident import Incident, IncidentKey, IncidentState
@@ -81,10 +81,8 @@ def send_tests(
 def _select_sinks(name: str | None, config: Path | None) -> dict[str, Sink]:
     from sentinel.config.settings import ConfigError, build_sinks, load_settings
 
-    try:
+    with exit_on("notify", ConfigError):
         sinks = build_sinks(load_settings(environ=settings_environ(config)))
-    except ConfigError as error:
-        raise error_exit("notify", str(error)) from None
     if not sinks:
         raise error_exit(
             "notify",

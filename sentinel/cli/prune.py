@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sentinel.cli._options import JsonOption, error_exit
+from sentinel.cli._options import JsonOption, error_exit, exit_on
 
 if TYPE_CHECKING:
     from sentinel.store.stored_runs import StoredRun
@@ -45,10 +45,8 @@ def prune(
     now, home = time.time(), home_dir()
     runs = stored_runs.stored_runs(home, now)
     if older_than is None and keep is None:
-        try:
+        with exit_on("prune", ConfigError):
             max_bytes = load_replay_settings().history.max_home_mb * 2**20
-        except ConfigError as error:
-            raise error_exit("prune", str(error)) from None
         chosen = stored_runs.runs_above(runs, int(stored_runs.home_size(home) - max_bytes))
     else:
         chosen = [run for run in runs if run.status == "finished"]

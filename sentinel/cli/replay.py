@@ -14,6 +14,7 @@ import typer
 from sentinel.cli._options import (
     complete_run,
     error_exit,
+    exit_on,
     logs_of_several_runs,
     settings_environ,
 )
@@ -77,10 +78,8 @@ def replay(  # noqa: PLR0913, PLR0917 - each is an option
     from sentinel.config.settings import ConfigError, load_replay_settings
     from sentinel.model.finding import Severity
 
-    try:
+    with exit_on("replay", ConfigError):
         settings = load_replay_settings(assignments or (), settings_environ(config))
-    except ConfigError as error:
-        raise error_exit("replay", str(error)) from None
     replayer = _Replayer(settings, with_curves=not json, use_baselines=baselines)
     runs = logs_of_several_runs(path)
     results: list[ReplayResult] = []

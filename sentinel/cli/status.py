@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sentinel.cli._options import complete_run, error_exit, resolve_argument
+from sentinel.cli._terminal import can_print, escape_unprintable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -105,8 +106,6 @@ def _print_one(found: dict[str, Any], *, json: bool) -> None:
 
 def format_one(found: dict[str, Any], *, has_curves: bool = True) -> Iterator[str]:
     """The lines about one run, its cases that are over, and curves of its main signals."""
-    from sentinel.cli._terminal import escape_unprintable
-
     yield from _format_run(found)
     for case in found["closed_cases"]:
         steps = f"steps {case['onset_step']} to {case['resolved_step']}"
@@ -138,7 +137,6 @@ def find_run(run: str) -> dict[str, Any]:
 def _curve_lines(run: str) -> Iterator[str]:
     """Curves of the main signals with their newest values, a line each; none without a database."""
     from sentinel.cli._sparkline import sparkline
-    from sentinel.cli._terminal import can_print, escape_unprintable
     from sentinel.model.quantity_text import format_number
 
     reader = _reader(run)
@@ -247,7 +245,6 @@ def _time_or_none(value: Any) -> float | None:
 
 
 def _format_run(run: dict[str, Any]) -> Iterator[str]:
-    from sentinel.cli._terminal import escape_unprintable
 
     return map(escape_unprintable, _run_lines(run))
 
