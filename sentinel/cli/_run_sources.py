@@ -13,7 +13,7 @@ from sentinel.cli._options import error_exit, settings_environ
 
 if TYPE_CHECKING:
     from sentinel.cli._progress import ProgressBar
-    from sentinel.report.run_report import ReportedRun
+    from sentinel.report.comparison import ComparedRun
 
 RUN_OR_LOG_HELP = "Run id, path of a run's database, or path of a log file or folder."
 
@@ -28,7 +28,7 @@ class _Source(NamedTuple):
 
 def open_runs(
     command: str, arguments: Sequence[str], config: Path | None = None, name: str = ""
-) -> list[ReportedRun]:
+) -> list[ComparedRun]:
     """The runs that the arguments name; logs are imported first, unless they are unchanged.
 
     A folder of logs stands for all of them. `name` is shown instead of the own one of a single run.
@@ -36,11 +36,11 @@ def open_runs(
     """
     from sqlite3 import DatabaseError
 
-    from sentinel.report.run_report import ReportedRun
+    from sentinel.report.comparison import ComparedRun
     from sentinel.store.database import NewerSchemaError
     from sentinel.store.run_reader import RunReader
 
-    runs: list[ReportedRun] = []
+    runs: list[ComparedRun] = []
     for argument in arguments:
         for own_name, path, log in _databases(command, argument, config):
             run = name or own_name
@@ -49,7 +49,7 @@ def open_runs(
             except (NewerSchemaError, DatabaseError) as error:
                 raise error_exit(command, f"cannot use {path}: {error}") from None
             directory = path.parent if log is None else None
-            runs.append(ReportedRun(_unused_name(run, runs), RunReader(path), state, directory))
+            runs.append(ComparedRun(_unused_name(run, runs), RunReader(path), state, directory))
     if not runs:
         raise error_exit(command, "none of the logs can be read.")
     return runs
@@ -136,7 +136,7 @@ def _state(run: str, database: Path, log: Path | None) -> dict[str, Any]:
     return query_run(run, database).state
 
 
-def _unused_name(name: str, runs: Sequence[ReportedRun]) -> str:
+def _unused_name(name: str, runs: Sequence[ComparedRun]) -> str:
     """The name, numbered if another run has it."""
     names = {run.name for run in runs}
     numbered = (f"{name} ({number})" for number in range(2, len(runs) + 2))

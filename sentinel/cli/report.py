@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sentinel.cli._options import complete_run, error_exit, resolve_arguments
+from sentinel.cli._options import complete_run, error_exit, exit_on, resolve_arguments
 from sentinel.cli._run_sources import RUN_OR_LOG_HELP, open_runs
 
 if TYPE_CHECKING:
-    from sentinel.report.run_report import ReportedRun
+    from sentinel.report.comparison import ComparedRun
 
 _DEFAULT_STEM = "report"
 _STANDARD_OUTPUT = Path("-")
@@ -99,10 +99,8 @@ def report(  # noqa: PLR0913, PLR0917 - the options of the command
         from sentinel.cli._browser_picture import PictureError, take_picture
 
         path = output or Path(f"{_DEFAULT_STEM}.png")
-        try:
+        with exit_on("report", PictureError):
             take_picture(render_report(data, with_charts=charts), path)
-        except PictureError as error:
-            raise error_exit("report", str(error)) from None
         print(f"Wrote {path}.", file=sys.stderr)
     else:
         path = output or Path(f"{_DEFAULT_STEM}.html")
@@ -110,7 +108,7 @@ def report(  # noqa: PLR0913, PLR0917 - the options of the command
 
 
 def _write_figure(
-    runs: Sequence[ReportedRun], name: str, output: Path | None, width: float
+    runs: Sequence[ComparedRun], name: str, output: Path | None, width: float
 ) -> None:
     """Write the figure of that name, or print the names. Exits with an error."""
     from sentinel.cli._terminal import escape_unprintable

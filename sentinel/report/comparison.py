@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite, nan
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from sentinel.model.evidence_text import capitalized, label_of
 from sentinel.model.incident import Resolution
@@ -22,6 +22,9 @@ from sentinel.signals.catalogue import better_value
 from sentinel.store.curve_results import curve_results
 from sentinel.store.run_settings import RUN_SPECIFIC
 from sentinel.store.verdict import health
+
+if TYPE_CHECKING:
+    from sentinel.store.run_reader import RunReader
 
 Axis = Literal["step", "time", "tokens"]
 AXES: tuple[Axis, ...] = get_args(Axis)
@@ -37,30 +40,6 @@ GROUPS = ("main", "training", "policy", "reward", "evaluation", "logged")
 """Groups of signals that are compared unless they are named: those of the machine are not."""
 
 
-class SeriesReader(Protocol):
-    """What a comparison reads of a run, see `sentinel.store.run_reader.RunReader`."""
-
-    def signals(self) -> list[JsonObject]:
-        """The signals of the run with their labels, units and groups."""
-
-    def series(
-        self,
-        names: Iterable[str],
-        *,
-        points: int = ...,
-        axis: str = ...,
-        start: float | None = ...,
-        end: float | None = ...,
-    ) -> JsonObject:
-        """The decimated curves of these signals, between two positions of the axis."""
-
-    def cases(self) -> list[JsonObject]:
-        """Every case of the run."""
-
-    def metadata(self) -> JsonObject:
-        """The settings of the run by name."""
-
-
 @dataclass(frozen=True, slots=True)
 class ComparedRun:
     """A run with the name under which it is shown, and its state as of `/api/run`.
@@ -69,7 +48,7 @@ class ComparedRun:
     """
 
     name: str
-    reader: SeriesReader
+    reader: RunReader
     state: Mapping[str, Any]
     directory: Path | None = None
 

@@ -66,7 +66,7 @@ class SignalDeparture:
 class GoodRuns:
     """The good runs of a comparison, and their band by signal up to the last step of another run.
 
-    `signals` describes each signal, as `SeriesReader.signals`; in `finite` ones, each value of the
+    `signals` describes each signal, as `RunReader.signals`; in `finite` ones, each value of the
     good runs is finite.
     """
 

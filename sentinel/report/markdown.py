@@ -45,20 +45,16 @@ def comparison_lines(comparison: JsonObject) -> Iterator[str]:
     """The comparison as tables, with one column per run."""
     names = [_code(run["name"]) for run in comparison["runs"]]
     yield "## Comparison"
-    yield ""
     rows = ([name, *map(_text, texts)] for name, texts in run_rows(comparison["runs"]))
     yield from _table(["", *names], rows)
     if "what_changed" in comparison:
         yield from _change_lines(comparison["what_changed"])
     if comparison["metrics"]:
-        yield ""
         yield from _table(["Metric", *names], map(_metric_row, comparison["metrics"]))
     if comparison["problems"]:
-        yield ""
         rows = ([_text(row["title"]), *map(_cell, row["cells"])] for row in comparison["problems"])
         yield from _table(["Problem", *names], rows)
     if comparison["settings"]:
-        yield ""
         rows = (
             [_code(row["name"]), *("" if each is None else _code(each) for each in row["values"])]
             for row in comparison["settings"]
@@ -67,18 +63,14 @@ def comparison_lines(comparison: JsonObject) -> Iterator[str]:
 
 
 def _change_lines(changed: JsonObject) -> Iterator[str]:
-    yield ""
-    yield _text(changed["text"])
+    yield from ("", _text(changed["text"]))
     if not changed["departures"]:
         return
-    yield ""
     yield from _table(["Departure", "Step", "Value", "Band"], _texts(departure_rows(changed)))
     if differences := difference_rows(changed):
-        yield ""
         head = ["Difference", "Good", "Bad", "Own runs that departed"]
         yield from _table(head, _texts(differences))
-    yield ""
-    yield _text(changed["conclusion"])
+    yield from ("", _text(changed["conclusion"]))
 
 
 def _texts(rows: Iterable[Sequence[str]]) -> Iterator[list[str]]:
@@ -167,43 +159,31 @@ def _run_lines(run: JsonObject) -> Iterator[str]:
     state, verdict = run["answers"]["api/run"], run["verdict"]
     given = state.get("name")
     name = f"{_text(given)} ({_code(run['name'])})" if given else _code(run["name"])
-    yield f"# {_text(verdict['title'])}: {name}"
-    yield ""
-    yield _text(run["summary"], 4000)
-    yield ""
+    yield from (f"# {_text(verdict['title'])}: {name}", "", _text(run["summary"], 4000))
     yield from _table(["", ""], _summary_rows(state))
     cases = run["answers"]["api/cases"]
     if cases:
-        yield ""
-        yield "## Cases"
+        yield from ("", "## Cases")
         for case in cases[:_MAX_CASES]:
             yield ""
             yield from _case_lines(case)
     yield from _set_up_lines(run["answers"]["api/set-up"])
     results = [each for each in run["results"] if each["last"] is not None][:_MAX_RESULTS]
     if results:
-        yield ""
-        yield "## Metrics"
-        yield ""
+        yield from ("", "## Metrics")
         names = ("First", "Last", "Best", "At step", "Lowest", "Highest", "NaN or infinite")
         yield from _table(["Metric", *names], map(_result_row, results))
     if insight := [*_insight_rows(run["answers"])]:
-        yield ""
-        yield "## Insight"
-        yield ""
+        yield from ("", "## Insight")
         yield from _table(["Result", "Name", "Step", ""], insight)
     incidents = run["answers"]["api/incidents"][:_MAX_INCIDENTS]
     if incidents:
-        yield ""
-        yield "## Incidents"
-        yield ""
+        yield from ("", "## Incidents")
         head = ["Severity", "Detector", "Began", "Found", "Resolved", "Summary"]
         yield from _table(head, map(_incident_row, incidents))
     undelivered = [each for each in run["answers"]["api/deliveries"] if each["state"] == "dead"]
     if undelivered:
-        yield ""
-        yield "## Notifications that were not delivered"
-        yield ""
+        yield from ("", "## Notifications that were not delivered")
         yield from _table(
             ["Sink", "Severity", "Tries", "Error"],
             (
@@ -213,12 +193,9 @@ def _run_lines(run: JsonObject) -> Iterator[str]:
         )
     settings = sorted((state.get("metadata") or {}).items())[:_MAX_SETTINGS]
     if settings:
-        yield ""
-        yield "<details><summary>Settings</summary>"
-        yield ""
+        yield from ("", "<details><summary>Settings</summary>")
         yield from _table(["Setting", "Value"], ([_code(key), _code(x)] for key, x in settings))
-        yield ""
-        yield "</details>"
+        yield from ("", "</details>")
 
 
 def _summary_rows(state: JsonObject) -> Iterator[Sequence[Any]]:
@@ -260,7 +237,6 @@ def _case_lines(case: JsonObject) -> Iterator[str]:
     message = case.get("message") or {}
     subject = message.get("subject") or case["subject"]
     yield f"### {case['severity'].capitalize()}: {_text(subject)}"
-    yield ""
     yield from _table(
         ["Began", "Found", "Resolved", "Last good checkpoint"],
         [[_step(case[key]) for key in ("onset_step", "opened_step")]
@@ -270,23 +246,18 @@ def _case_lines(case: JsonObject) -> Iterator[str]:
         yield ""
         yield from (f"- {_text(fact)}" for fact in facts)
     for also in message.get("also") or ():
-        yield ""
-        yield f"Also: {_text(also)}"
+        yield from ("", f"Also: {_text(also)}")
     if remedy := case.get("remedy"):
-        yield ""
-        yield f"What to do: {_text(remedy, 1500)}"
+        yield from ("", f"What to do: {_text(remedy, 1500)}")
     if feedback := case.get("feedback"):
-        yield ""
-        yield _text(feedback_text(feedback))
+        yield from ("", _text(feedback_text(feedback)))
 
 
 def _set_up_lines(set_up: JsonObject) -> Iterator[str]:
     """What the checks of the training found, and the facts; nothing without checks."""
     if not set_up["checks"]:
         return
-    yield ""
-    yield "## Set-up"
-    yield ""
+    yield from ("", "## Set-up")
     names = ("check", "result", "evidence", "remedy")
     rows = ([_text(each[name]) for name in names] for each in set_up["checks"])
     yield from _table([name.capitalize() for name in names], rows)
@@ -342,7 +313,8 @@ def _cell(cases: Sequence[JsonObject]) -> str:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[str]:
-    yield f"| {' | '.join(head)} |"
+    """The table after an empty line, which must precede it."""
+    yield from ("", f"| {' | '.join(head)} |")
     yield f"|{'---|' * len(head)}"
     for row in rows:
         yield f"| {' | '.join(map(str, row))} |"

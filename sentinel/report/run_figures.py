@@ -15,7 +15,7 @@ from sentinel.insight.figures import (
     plot_layers,
 )
 from sentinel.report.compared_results import compared_results
-from sentinel.report.run_report import ReportedRun
+from sentinel.report.comparison import ComparedRun
 from sentinel.store.artifact import TITLES, ArtifactError, list_artifacts, load_artifact
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class _Stored:
     title: str
 
 
-def figure_names(runs: Sequence[ReportedRun]) -> dict[str, str]:
+def figure_names(runs: Sequence[ComparedRun]) -> dict[str, str]:
     """The figures of one run, or those that compare several, and what each shows."""
     names = {signal["name"]: _label(signal) for signal in _signals(runs)}
     if len(runs) > 1:
@@ -56,7 +56,7 @@ def figure_names(runs: Sequence[ReportedRun]) -> dict[str, str]:
     return names
 
 
-def draw_figure(runs: Sequence[ReportedRun], name: str, *, width: float = COLUMN_INCHES) -> Figure:
+def draw_figure(runs: Sequence[ComparedRun], name: str, *, width: float = COLUMN_INCHES) -> Figure:
     """The figure of that name. Raises FigureError if there is none, ImportError, ValueError."""
     names = figure_names(runs)
     if name not in names:
@@ -80,7 +80,7 @@ def draw_figure(runs: Sequence[ReportedRun], name: str, *, width: float = COLUMN
     return plot(data, picture=stored.picture, width=width)
 
 
-def _signals(runs: Sequence[ReportedRun]) -> list[Mapping[str, Any]]:
+def _signals(runs: Sequence[ComparedRun]) -> list[Mapping[str, Any]]:
     """The signals with values that all of the runs have."""
     found = [{each["name"]: each for each in run.reader.signals() if each["count"]} for run in runs]
     return [each for name, each in found[0].items() if all(name in other for other in found[1:])]
@@ -91,7 +91,7 @@ def _label(signal: Mapping[str, Any]) -> str:
     return f"{name} ({signal['unit']})" if signal.get("unit") else name
 
 
-def _curves(runs: Sequence[ReportedRun], name: str) -> dict[str, Mapping[str, Any]]:
+def _curves(runs: Sequence[ComparedRun], name: str) -> dict[str, Mapping[str, Any]]:
     curves = {}
     for run in runs:
         series = run.reader.series([name], points=_POINTS)["series"]
@@ -100,7 +100,7 @@ def _curves(runs: Sequence[ReportedRun], name: str) -> dict[str, Mapping[str, An
     return curves
 
 
-def _stored(run: ReportedRun) -> Iterator[tuple[str, _Stored]]:
+def _stored(run: ComparedRun) -> Iterator[tuple[str, _Stored]]:
     """Figures of the stored results: the newest of a kind by its kind, and each by its id."""
     if run.directory is None:
         return
@@ -122,7 +122,7 @@ def _stored(run: ReportedRun) -> Iterator[tuple[str, _Stored]]:
             yield name, _Stored(run.directory, header["id"], picture, title)
 
 
-def _shared_trajectory(runs: Sequence[ReportedRun]) -> Mapping[str, Any] | None:
+def _shared_trajectory(runs: Sequence[ComparedRun]) -> Mapping[str, Any] | None:
     found = compared_results([run.name for run in runs], [run.directory for run in runs])
     trajectory: Mapping[str, Any] | None = None if found is None else found["trajectory"]
     return trajectory

@@ -10,24 +10,20 @@ import base64
 import json
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from sentinel.model.json_safe import JsonObject, json_safe
 from sentinel.report.compared_results import compared_results
-from sentinel.report.comparison import (
-    GROUPS,
-    Axis,
-    ComparedRun,
-    SeriesReader,
-    compare,
-)
+from sentinel.report.comparison import GROUPS, Axis, ComparedRun, compare
 from sentinel.report.results_text import results_text
 from sentinel.signals.catalogue import better_value
 from sentinel.store.artifact import ArtifactError, list_artifacts, load_artifact, shown_data
 from sentinel.store.curve_results import curve_results
 from sentinel.store.verdict import health, verdict_parts, verdict_text
+
+if TYPE_CHECKING:
+    from sentinel.store.run_reader import RunReader
 
 MAX_DATA_BYTES = 4_700_000
 """Size of the data of all runs of a report as JSON."""
@@ -44,58 +40,8 @@ _SAMPLE_STEPS, _SAMPLES_PER_STEP, _MAX_SAMPLE_CHARS = 12, 5, 6_000
 _MAX_SAMPLE_BYTES, _MAX_MEDIA_BYTES, _MAX_MEDIA = 600_000, 600_000, 40
 
 
-class ReportReader(SeriesReader, Protocol):
-    """What a report reads of a run, see `sentinel.store.run_reader.RunReader`."""
-
-    def rank_grid(self, signal: str, *, columns: int = ...) -> JsonObject:
-        """The values of one signal by rank."""
-
-    def thresholds(self, names: Iterable[str]) -> JsonObject:
-        """The thresholds of detectors over these signals."""
-
-    def timeline(self) -> JsonObject:
-        """The states of the detectors, and the events of the run."""
-
-    def cases(self, *, has_ages: bool = ...) -> list[JsonObject]:
-        """Every case of the run; without `has_ages`, its text stays true as time goes by."""
-
-    def incidents(self) -> list[JsonObject]:
-        """Every incident of the run."""
-
-    def samples(self, step: int | None = ..., limit: int = ...) -> list[JsonObject]:
-        """The newest samples, of one step or of all."""
-
-    def sample_steps(self) -> list[tuple[int, int]]:
-        """The steps with samples, and their numbers."""
-
-    def deliveries(self, limit: int = ...) -> list[JsonObject]:
-        """The newest notifications and their deliveries."""
-
-    def media(self, kind: str | None = ..., limit: int = ...) -> list[JsonObject]:
-        """The newest images and histograms."""
-
-    def media_body(self, number: int, /) -> tuple[str, bytes]:
-        """Content type and content of one of them."""
-
-    def set_up(self) -> JsonObject:
-        """What the checks of the training found, and facts of its configuration."""
-
-    def has_layers(self) -> bool:
-        """Whether statistics of layers are stored."""
-
-    def layers(self, statistic: str, *, columns: int = ...) -> JsonObject:
-        """A statistic of each layer over the steps."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReportedRun(ComparedRun):
-    """A run of a report."""
-
-    reader: ReportReader
-
-
 def collect_report(
-    runs: Sequence[ReportedRun],
+    runs: Sequence[ComparedRun],
     *,
     include_samples: bool = True,
     max_bytes: int = MAX_DATA_BYTES,
@@ -123,7 +69,7 @@ def collect_report(
     return report
 
 
-def _compare(runs: Sequence[ReportedRun]) -> JsonObject:
+def _compare(runs: Sequence[ComparedRun]) -> JsonObject:
     """The comparison over steps, with the curves over the other axes in `other_axes`."""
     comparison = compare(runs, points=_COMPARED_POINTS)
     comparison["insight"] = compared_results(
@@ -139,7 +85,7 @@ def _compare(runs: Sequence[ReportedRun]) -> JsonObject:
     return rounded
 
 
-def _collect(run: ReportedRun, max_bytes: int, now: float, *, include_samples: bool) -> JsonObject:
+def _collect(run: ComparedRun, max_bytes: int, now: float, *, include_samples: bool) -> JsonObject:
     reader = run.reader
     signals = reader.signals()
     names = [signal["name"] for signal in signals]
@@ -204,7 +150,7 @@ def _result(signal: JsonObject, curve: JsonObject | None) -> JsonObject:
     }
 
 
-def _series(reader: ReportReader, names: Sequence[str], max_bytes: int) -> JsonObject:
+def _series(reader: RunReader, names: Sequence[str], max_bytes: int) -> JsonObject:
     """The curves over every axis, with as many points as fit into `max_bytes` as JSON."""
     scale = 1.0
     while True:
@@ -232,7 +178,7 @@ def _compact(answer: JsonObject) -> JsonObject:
     return {**answer, "series": _rounded(series)}
 
 
-def _rank_grids(reader: ReportReader) -> JsonObject:
+def _rank_grids(reader: RunReader) -> JsonObject:
     """The values by rank of every signal that is stored so."""
     names = reader.rank_grid("", columns=1)["signals"]
     return {
@@ -244,7 +190,7 @@ def _rank_grids(reader: ReportReader) -> JsonObject:
     }
 
 
-def _insight(run: ReportedRun, max_bytes: int) -> JsonObject:
+def _insight(run: ComparedRun, max_bytes: int) -> JsonObject:
     """The results of insight, the newest first while they fit, and the statistics of layers."""
     answers: JsonObject = _layers(run.reader, max_bytes // 2) if run.reader.has_layers() else {}
     left = max_bytes - _json_bytes(answers)
@@ -269,7 +215,7 @@ def _insight(run: ReportedRun, max_bytes: int) -> JsonObject:
     return answers
 
 
-def _layers(reader: ReportReader, max_bytes: int) -> JsonObject:
+def _layers(reader: RunReader, max_bytes: int) -> JsonObject:
     """The statistics of layers, in as many columns as fit; none if they never do."""
     statistics = reader.layers("", columns=2)["statistics"]
     for columns in _LAYER_COLUMNS:
@@ -282,7 +228,7 @@ def _layers(reader: ReportReader, max_bytes: int) -> JsonObject:
     return {}
 
 
-def _samples(reader: ReportReader) -> list[JsonObject]:
+def _samples(reader: RunReader) -> list[JsonObject]:
     """Samples of steps spread over the run, oldest first, with long texts cut.
 
     If they are too large, the oldest are left out.
@@ -307,7 +253,7 @@ def _cut(text: Any) -> Any:
     return text
 
 
-def _media(reader: ReportReader) -> JsonObject:
+def _media(reader: RunReader) -> JsonObject:
     """The newest images and histograms that fit, and their data URLs by id."""
     items: list[JsonObject] = []
     bodies: dict[str, str] = {}

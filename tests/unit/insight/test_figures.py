@@ -20,8 +20,8 @@ from sentinel.insight import TrajectoryRecorder, trajectory
 from sentinel.insight.figures import plot, plot_curves, plot_layers, save_figure
 from sentinel.insight.surface.loss_surface import LossSurface
 from sentinel.metrics.stored_state import stored_state
+from sentinel.report.comparison import ComparedRun
 from sentinel.report.run_figures import FigureError, draw_figure, figure_names
-from sentinel.report.run_report import ReportedRun
 from sentinel.store.artifact import save_artifact
 from sentinel.store.run_reader import RunReader
 
@@ -74,7 +74,7 @@ def home(tmp_path_factory):
 def reported(home, name):
     database = home / "runs" / name / "sentinel.db"
     state = stored_state(database, name)
-    return ReportedRun(name, RunReader(database), state, database.parent)
+    return ComparedRun(name, RunReader(database), state, database.parent)
 
 
 @pytest.fixture(scope="module")

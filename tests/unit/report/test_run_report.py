@@ -9,8 +9,9 @@ from support.insight_results import layers, line, surface, trajectory
 from support.stored_homes import write_run
 
 from sentinel.metrics.stored_state import stored_state
+from sentinel.report.comparison import ComparedRun
 from sentinel.report.markdown import markdown_report
-from sentinel.report.run_report import ReportedRun, collect_report
+from sentinel.report.run_report import collect_report
 from sentinel.store.artifact import save_artifact
 from sentinel.store.result_text import layers_text, result_text
 from sentinel.store.run_reader import RunReader
@@ -39,7 +40,7 @@ def database(tmp_path_factory):
 
 def collect(database, reader=RunReader, **options):
     state = stored_state(database, "r")
-    run = ReportedRun("r", reader(database), state, database.parent)
+    run = ComparedRun("r", reader(database), state, database.parent)
     return collect_report([run], now=1e9, **options)
 
 
