@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import fields
 from typing import Any, ClassVar
+
+from pydantic import SecretStr
 
 from sentinel.model.delivery import ProcessInput, Rejection, Response
 from sentinel.model.json_safe import parse_object
@@ -40,7 +43,7 @@ _REMEDIES = {
 
 
 class TrackerSink:
-    """The part of a sink that does not depend on the tracker. Subclasses are dataclasses."""
+    """The sink of a tracker. Subclasses are dataclasses, whose fields the worker gets."""
 
     tracker: ClassVar[str]
     """Name of the worker's function, and of the package to install."""
@@ -49,10 +52,12 @@ class TrackerSink:
     is_record: ClassVar[bool] = True
     for_programs: ClassVar[bool] = True
 
-    def process_input(
-        self, notification: Notification, delivery_id: str, settings: dict[str, Any]
+    def render(
+        self, notification: Notification, delivery_id: str, receipt: str | None
     ) -> ProcessInput:
-        """The worker's input: the text, what it is about, the runs at trackers and `settings`."""
+        """The worker's input: the text, what it is about, the runs at trackers and the fields."""
+        del receipt
+        settings = fields(self)  # type: ignore[arg-type]  # of the subclass
         message = build_message(notification, None)
         incident, cause = notification.incident, notification.diagnosis
         call = {
@@ -68,7 +73,7 @@ class TrackerSink:
             "step": notification.step,
             "time": notification.time,
             "runs": dict(notification.context.trackers),
-            **settings,
+            **{each.name: _plain(getattr(self, each.name)) for each in settings},
         }
         arguments = (sys.executable, "-P", "-m", WORKER_MODULE)
         return ProcessInput(arguments, json.dumps(call).encode(), _TIMEOUT_SECONDS)
@@ -91,3 +96,10 @@ class TrackerSink:
         reason = str(parse_object(response.body).get("reason", ""))
         text = _REMEDIES.get(reason, "")
         return text.format(tracker=self.title, package=self.tracker)
+
+
+def _plain(setting: Any) -> Any:
+    """The value of a field as JSON can hold it; empty for a secret that is not set."""
+    if isinstance(setting, SecretStr):
+        return setting.get_secret_value()
+    return "" if setting is None else setting

@@ -14,8 +14,6 @@ from pydantic import ConfigDict, SecretStr
 from pydantic.dataclasses import dataclass
 
 from sentinel.config.url_policy import url_refusal
-from sentinel.model.delivery import ProcessInput
-from sentinel.model.notification import Notification
 from sentinel.sinks._tracker import TrackerSink
 
 
@@ -47,21 +45,4 @@ class Mlflow(TrackerSink):
         refusal = url_refusal(self.tracking_uri, allow_http=self.allow_http) if is_server else ""
         if refusal:
             raise ValueError(f"`tracking_uri` {refusal}; `allow_http` permits http://")
-
-    def render(
-        self, notification: Notification, delivery_id: str, receipt: str | None
-    ) -> ProcessInput:
-        """The tags after this notification."""
-        del receipt
-        return self.process_input(
-            notification,
-            delivery_id,
-            {
-                "tracking_uri": self.tracking_uri.rstrip("/"),
-                "run_id": self.run_id,
-                "token": self.token.get_secret_value() if self.token else "",
-                "username": self.username,
-                "password": self.password.get_secret_value() if self.password else "",
-                "allow_http": self.allow_http,
-            },
-        )
+        self.tracking_uri = self.tracking_uri.rstrip("/")

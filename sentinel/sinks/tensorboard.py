@@ -14,8 +14,6 @@ from typing import ClassVar
 from pydantic import ConfigDict, field_validator
 from pydantic.dataclasses import dataclass
 
-from sentinel.model.delivery import ProcessInput
-from sentinel.model.notification import Notification
 from sentinel.sinks._tracker import TrackerSink
 
 
@@ -35,10 +33,3 @@ class Tensorboard(TrackerSink):
         if directory and (not directory.startswith("/") or "\0" in directory):
             raise ValueError("must be an absolute path")
         return directory
-
-    def render(
-        self, notification: Notification, delivery_id: str, receipt: str | None
-    ) -> ProcessInput:
-        """The text of this notification."""
-        del receipt
-        return self.process_input(notification, delivery_id, {"directory": self.directory})

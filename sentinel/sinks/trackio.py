@@ -13,8 +13,6 @@ from typing import ClassVar
 from pydantic import ConfigDict, SecretStr
 from pydantic.dataclasses import dataclass
 
-from sentinel.model.delivery import ProcessInput
-from sentinel.model.notification import Notification
 from sentinel.sinks._tracker import TrackerSink
 
 
@@ -39,19 +37,3 @@ class Trackio(TrackerSink):
     can_update: ClassVar[bool] = False
     tracker: ClassVar[str] = "trackio"
     title: ClassVar[str] = "trackio"
-
-    def render(
-        self, notification: Notification, delivery_id: str, receipt: str | None
-    ) -> ProcessInput:
-        """The alert of this notification."""
-        del receipt
-        return self.process_input(
-            notification,
-            delivery_id,
-            {
-                "project": self.project,
-                "run": self.run,
-                "server": self.server,
-                "write_token": self.write_token.get_secret_value() if self.write_token else "",
-            },
-        )

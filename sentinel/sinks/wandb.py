@@ -17,8 +17,6 @@ from pydantic import ConfigDict, SecretStr, field_validator
 from pydantic.dataclasses import dataclass
 
 from sentinel.config.url_policy import url_refusal
-from sentinel.model.delivery import ProcessInput
-from sentinel.model.notification import Notification
 from sentinel.sinks._tracker import TrackerSink
 
 _RUN_PARTS = 3
@@ -49,6 +47,7 @@ class Wandb(TrackerSink):
         refusal = url_refusal(self.base_url, allow_http=self.allow_http) if self.base_url else ""
         if refusal:
             raise ValueError(f"`base_url` {refusal}; `allow_http` permits http://")
+        self.base_url = self.base_url.rstrip("/")
 
     @field_validator("run")
     @classmethod
@@ -56,20 +55,3 @@ class Wandb(TrackerSink):
         if run and (run.count("/") != _RUN_PARTS - 1 or not all(run.split("/"))):
             raise ValueError("must be entity/project/run-id")
         return run
-
-    def render(
-        self, notification: Notification, delivery_id: str, receipt: str | None
-    ) -> ProcessInput:
-        """The alert of this notification, and the tag."""
-        del receipt
-        return self.process_input(
-            notification,
-            delivery_id,
-            {
-                "api_key": self.api_key.get_secret_value() if self.api_key else "",
-                "run": self.run,
-                "base_url": self.base_url.rstrip("/"),
-                "tags": self.tags,
-                "allow_http": self.allow_http,
-            },
-        )
