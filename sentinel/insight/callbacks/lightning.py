@@ -32,13 +32,8 @@ class _LossCallback(MeasurementCallback, _lightning.Callback):  # type: ignore[m
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Print what is computed and when."""
-        self._loss, self._last_step = None, trainer.global_step
-        try:
-            self._loss = ModuleLoss(trainer, pl_module, *self._options)
-        except Exception as error:
-            self._measurement.turn_off(error)
-            return
-        self._measurement.start(trainer.global_step, self._loss)
+        self._last_step = trainer.global_step
+        self._begin(self._last_step, lambda: ModuleLoss(trainer, pl_module, *self._options))
 
     def on_train_batch_start(
         self,
@@ -53,8 +48,7 @@ class _LossCallback(MeasurementCallback, _lightning.Callback):  # type: ignore[m
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:  # noqa: ARG002
         """Keep the learning rate of this step."""
-        if self._loss is not None:
-            self._loss.keep_learning_rates()
+        self._keep_learning_rates()
 
     def on_train_batch_end(self, trainer: Any, *_: Any, **__: Any) -> None:
         """Compute what is due."""
@@ -74,9 +68,7 @@ class _LossCallback(MeasurementCallback, _lightning.Callback):  # type: ignore[m
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         """Compute at the end, if that is wanted."""
-        if self._loss is not None and self._measurement.schedule.at_end:
-            self._measurement.run(trainer.global_step, self._loss, is_last=True)
-        self._loss = None
+        self._finish(trainer.global_step)
 
 
 class LightningLossSurfaceCallback(SurfaceArguments, _LossCallback):

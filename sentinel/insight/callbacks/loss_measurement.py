@@ -12,8 +12,8 @@ import inspect
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from math import ceil
 from typing import Any, Literal
 
@@ -170,8 +170,10 @@ class LossMeasurement:
     title = ""
     """What is computed, for messages."""
 
-    def __init__(self, schedule: Schedule, max_share: float | None) -> None:
-        self.schedule = schedule
+    def __init__(
+        self, schedule: Schedule, max_share: float | None, settings: dict[str, Any]
+    ) -> None:
+        self.schedule, self._settings = schedule, settings
         self.budget = TimeBudget(max_share)
         self.results: deque[Any] = deque(maxlen=MAX_RESULTS)
         self.is_off = False
@@ -190,6 +192,11 @@ class LossMeasurement:
             share = self.budget.max_share
             limit = "without a time limit" if share is None else f"within {share:.0%} of its time"
             print_message(f"{self.title} of this training {self.schedule}, {limit}.")
+        try:
+            # A wrong choice of parameters is reported at once.
+            select_parameters(loss.model, self._settings.get("parameters"))
+        except Exception as error:
+            self.turn_off(error, is_reporting=loss.is_reporting)
 
     def end_step(self, step: int, loss: KeptLoss) -> None:
         """Compute what is due at the end of a step, or was put off."""
@@ -202,29 +209,25 @@ class LossMeasurement:
         if self.is_off or not loss.batches or not self.schedule.is_due_in_incident(step):
             return False
         # An incident may be known to the agent of one node only, and all ranks have to take part.
-        with self.budget.spend():
-            try:
-                return any(gather_from_ranks(_firing_incidents() > 0))
-            except Exception as error:
-                self.turn_off(error, f" at step {step:,}", is_reporting=loss.is_reporting)
-                return False
+        with self._guarded(step, loss):
+            return any(gather_from_ranks(_firing_incidents() > 0))
+        return False
 
     def run(self, step: int, loss: KeptLoss, *, is_last: bool = False) -> None:
         """Compute now, if the time allows it."""
         if self.is_off or not loss.batches or step == self._computed_step:
             return
+        with self._guarded(step, loss):
+            self._run(step, loss, is_last=is_last)
+
+    @contextmanager
+    def _guarded(self, step: int, loss: KeptLoss) -> Iterator[None]:
+        """Count the time of the block as spent, and turn the measurement off if it raises."""
         with self.budget.spend():
             try:
-                self._run(step, loss, is_last=is_last)
+                yield
             except Exception as error:
                 self.turn_off(error, f" at step {step:,}", is_reporting=loss.is_reporting)
-
-    def _check_selection(self, loss: KeptLoss, parameters: Selection) -> None:
-        """Report at once what is wrong with a choice of parameters."""
-        try:
-            select_parameters(loss.model, parameters)
-        except Exception as error:
-            self.turn_off(error, is_reporting=loss.is_reporting)
 
     def turn_off(self, error: Exception, where: str = "", *, is_reporting: bool = True) -> None:
         """Report why there are no more results."""
@@ -322,8 +325,8 @@ class SurfaceMeasurement(LossMeasurement):
         sharpness: bool = False,
         snapshots: int = 0,
     ) -> None:
-        super().__init__(schedule, max_share)
-        self._settings = {"progress": None, **check_settings(settings, loss_surface, _OWN)}
+        checked = check_settings(settings, loss_surface, _OWN)
+        super().__init__(schedule, max_share, {"progress": None, **checked})
         self._snapshots = None
         if snapshots:
             self._snapshots = WeightSnapshots(snapshots, self._settings.get("parameters"))
@@ -340,7 +343,6 @@ class SurfaceMeasurement(LossMeasurement):
     def start(self, step: int, loss: KeptLoss) -> None:
         """The training starts after this step."""
         super().start(step, loss)
-        self._check_selection(loss, self._settings.get("parameters"))
         self._take_snapshot(step, loss)
 
     def end_step(self, step: int, loss: KeptLoss) -> None:
@@ -351,11 +353,8 @@ class SurfaceMeasurement(LossMeasurement):
     def _take_snapshot(self, step: int, loss: KeptLoss) -> None:
         if self._snapshots is None or self.is_off:
             return
-        with self.budget.spend():
-            try:
-                self._snapshots.add(step, loss.model)
-            except Exception as error:
-                self.turn_off(error, f" at step {step:,}", is_reporting=loss.is_reporting)
+        with self._guarded(step, loss):
+            self._snapshots.add(step, loss.model)
 
     def _estimate_seconds(self, loss: KeptLoss) -> float:
         return _forward_seconds(loss) * _SAFETY * self._least_evaluations
@@ -464,16 +463,10 @@ class SharpnessMeasurement(LossMeasurement):
     def __init__(
         self, schedule: Schedule, max_share: float | None, settings: Mapping[str, Any]
     ) -> None:
-        super().__init__(schedule, max_share)
-        self._settings = check_settings(settings, sharpness, _OWN)
+        super().__init__(schedule, max_share, check_settings(settings, sharpness, _OWN))
 
     def _estimate_seconds(self, loss: KeptLoss) -> float:
         return _forward_seconds(loss) * _PRODUCT_COST * _TYPICAL_PRODUCTS * _SAFETY
-
-    def start(self, step: int, loss: KeptLoss) -> None:
-        """The training starts after this step."""
-        super().start(step, loss)
-        self._check_selection(loss, self._settings.get("parameters"))
 
     def _compute(self, step: int, loss: KeptLoss, needed: float, seconds: float | None) -> Any:
         if loss.is_reporting and not self.results:
@@ -520,6 +513,27 @@ class MeasurementCallback:
     def __getstate__(self) -> dict[str, Any]:
         """The state of a copy, which belongs to no trainer yet."""
         return self.__dict__ | {"_loss": None}
+
+    def _begin(self, step: int, make_loss: Callable[[], KeptLoss]) -> None:
+        """A training starts after this step; without its loss, nothing is measured."""
+        self._loss = None
+        try:
+            self._loss = make_loss()
+        except Exception as error:
+            self._measurement.turn_off(error)
+        else:
+            self._measurement.start(step, self._loss)
+
+    def _keep_learning_rates(self) -> None:
+        """Keep the learning rates of this step."""
+        if self._loss is not None:
+            self._loss.keep_learning_rates()
+
+    def _finish(self, step: int) -> None:
+        """The training ends: compute, if that is wanted."""
+        if self._loss is not None and self._measurement.schedule.at_end:
+            self._measurement.run(step, self._loss, is_last=True)
+        self._loss = None
 
 
 class SurfaceArguments(MeasurementCallback):

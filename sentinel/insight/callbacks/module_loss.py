@@ -16,6 +16,8 @@ from sentinel.insight.callbacks.loss_measurement import KeptLoss, LossFunction
 from sentinel.insight.callbacks.plain_state import (
     attribute_set,
     copy_of_inputs,
+    first_argument,
+    ignore,
     learning_rates_set,
     plain_state_preserved,
 )
@@ -90,8 +92,8 @@ class ModuleLoss(KeptLoss):
             stack.enter_context(plain_state_preserved([self.module]))
             stack.enter_context(learning_rates_set(self.optimizer, self.learning_rates))
             for name in _SILENCED:
-                stack.enter_context(attribute_set(self.module, name, _ignore))
-            stack.enter_context(attribute_set(self.module, "all_gather", _same))
+                stack.enter_context(attribute_set(self.module, name, ignore))
+            stack.enter_context(attribute_set(self.module, "all_gather", first_argument))
             loggers = self.trainer.loggers
             stack.callback(setattr, self.trainer, "loggers", loggers)
             self.trainer.loggers = [silent] if loggers else []
@@ -100,12 +102,3 @@ class ModuleLoss(KeptLoss):
                 if getattr(part, "dist_sync_on_step", False):
                     part.dist_sync_on_step = False
             yield
-
-
-def _ignore(*_: Any, **__: Any) -> None:
-    """Take the place of logging."""
-
-
-def _same(value: Any, *_: Any, **__: Any) -> Any:
-    """Take the place of gathering: a rank keeps its own values."""
-    return value

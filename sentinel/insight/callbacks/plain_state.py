@@ -167,6 +167,15 @@ def learning_rates_set(optimizer: Any, rates: Sequence[Any]) -> Iterator[None]:
             group["lr"] = rate
 
 
+def ignore(*_: Any, **__: Any) -> None:
+    """Take the place of logging."""
+
+
+def first_argument(value: Any, *_: Any, **__: Any) -> Any:
+    """Take the place of gathering: a rank keeps its own values."""
+    return value
+
+
 def copy_of_inputs(value: Any) -> Any:
     """A copy of the inputs of a loss: the same types, with tensors of their own."""
     if isinstance(value, torch.Tensor):

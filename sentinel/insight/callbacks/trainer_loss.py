@@ -29,6 +29,8 @@ from sentinel.insight.callbacks.loss_measurement import KeptLoss, LossFunction
 from sentinel.insight.callbacks.plain_state import (
     attribute_set,
     copy_of_inputs,
+    first_argument,
+    ignore,
     learning_rates_set,
     plain_state_preserved,
 )
@@ -132,7 +134,7 @@ class TrainerLoss(KeptLoss):
         with ExitStack() as stack:
             stack.enter_context(plain_state_preserved([trainer]))
             stack.enter_context(attribute_set(trainer.args, "report_to", []))
-            stack.enter_context(attribute_set(trainer, "log", _ignore))
+            stack.enter_context(attribute_set(trainer, "log", ignore))
             stack.enter_context(_local_collectives(trainer.accelerator))
             stack.enter_context(_differentiable_twice())
             stack.enter_context(learning_rates_set(self.optimizer, self.learning_rates))
@@ -224,16 +226,8 @@ def _local_collectives(accelerator: Any) -> Iterator[None]:
     """Let a rank keep its own metrics: no other rank takes part in this computation."""
     with ExitStack() as stack:
         for name in ("gather", "gather_for_metrics", "reduce", "pad_across_processes"):
-            stack.enter_context(attribute_set(accelerator, name, _first_argument))
+            stack.enter_context(attribute_set(accelerator, name, first_argument))
         yield
-
-
-def _first_argument(value: Any, *_: Any, **__: Any) -> Any:
-    return value
-
-
-def _ignore(*_: Any, **__: Any) -> None:
-    """Take the place of logging."""
 
 
 @contextmanager

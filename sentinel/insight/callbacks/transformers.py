@@ -32,13 +32,7 @@ class _LossCallback(MeasurementCallback, TrainerCallback):  # type: ignore[misc]
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002 - names are those of Transformers
         """Find the trainer, and print what is computed and when."""
-        self._loss = None
-        try:
-            self._loss = TrainerLoss(trainer_of(self), *self._options)
-        except Exception as error:
-            self._measurement.turn_off(error)
-            return
-        self._measurement.start(state.global_step, self._loss)
+        self._begin(state.global_step, lambda: TrainerLoss(trainer_of(self), *self._options))
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         """Keep the inputs of this step."""
@@ -47,8 +41,7 @@ class _LossCallback(MeasurementCallback, TrainerCallback):  # type: ignore[misc]
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         """Keep the learning rate of this step."""
-        if self._loss is not None:
-            self._loss.keep_learning_rates()
+        self._keep_learning_rates()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         """Compute what is due."""
@@ -65,9 +58,7 @@ class _LossCallback(MeasurementCallback, TrainerCallback):  # type: ignore[misc]
         """Compute at the end, if that is wanted."""
         if self._loss is not None:
             self._loss.end_keeping()
-            if self._measurement.schedule.at_end:
-                self._measurement.run(state.global_step, self._loss, is_last=True)
-            self._loss = None
+        self._finish(state.global_step)
 
 
 class LossSurfaceCallback(SurfaceArguments, _LossCallback):
