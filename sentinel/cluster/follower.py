@@ -7,7 +7,6 @@ heartbeat, which is not spooled.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -18,6 +17,7 @@ from sentinel.cluster.heartbeats import UNSENT_KEY, head_watch_heartbeat
 from sentinel.cluster.listening_clock import ListeningClock
 from sentinel.cluster.node_hardware import hardware_values
 from sentinel.cluster.spool import Spool
+from sentinel.model.json_safe import parse_object
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.transport.batch_codec import BatchEncoder
 from sentinel.transport.ring_layout import NORMAL_OUTCOMES
@@ -180,7 +180,7 @@ class Follower:
             self._session, self._batch_encoder = ack.session, BatchEncoder()
         self._acked_message, self.confirmed_row = ack.message_number, ack.last_row
         self._acked_at, self._is_deputy = self.listening_clock.seconds, ack.is_deputy
-        self._report = _parse_report(ack.report)
+        self._report = parse_object(ack.report.decode(errors="replace"))
 
     def _track_rank(self, record: Record) -> None:
         sender = record.attempt, record.rank
@@ -209,12 +209,3 @@ class Follower:
             self.client.head_address if is_lost else "",
             self.silent_seconds if is_lost else 0.0,
         )
-
-
-def _parse_report(report: bytes) -> dict[str, Any]:
-    """The report of the head; empty if there is none."""
-    try:
-        fields = json.loads(report) if report else {}
-    except (ValueError, RecursionError):
-        return {}
-    return fields if isinstance(fields, dict) else {}

@@ -23,6 +23,7 @@ from sentinel.store.database import connect_read_only
 from sentinel.store.history import History
 from sentinel.store.notes import NOTE_NAME, read_note
 from sentinel.store.run_reader import RunReader
+from sentinel.store.run_series import ignore
 from sentinel.store.run_summary import read_summary
 from sentinel.store.silences import Acknowledgement, ack_to_dict, load_acks
 
@@ -55,7 +56,7 @@ def stored_state(
                 exposition.coverage.update(record.values)
         unresolved = [each for each in history.incidents() if each["state"] != "resolved"]
         names = {each["name"] for each in unresolved}
-        every_case = all_cases(connection, clock(), _ignore)
+        every_case = all_cases(connection, clock(), ignore)
         acks = load_acks(connection)
     # A case of an earlier version may have no message.
     cases = [
@@ -110,10 +111,6 @@ def _rank_records(latest: list[Record]) -> Iterator[Record]:
         last = replace(step, rank=rank, values=values, spread={})
         yield last
         yield replace(last, event=Event.STOP, values={}, attributes={"outcome": "finished"})
-
-
-def _ignore(_: Exception) -> None:
-    """The agent that serves the run next sees the damage."""
 
 
 def _suppression_fields(ack: Acknowledgement | None) -> dict[str, Any]:

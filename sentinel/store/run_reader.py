@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from math import isfinite
 from pathlib import Path
 from threading import RLock
-from typing import Any, TypeVar
+from typing import Any
 
+from sentinel.model.json_safe import finite_values
 from sentinel.store import cases, media, samples
 from sentinel.store.charted_signals import charted_name
 from sentinel.store.database import connect_read_only
@@ -38,7 +38,6 @@ MIN_STORED_ROWS = 5000
 second."""
 _AXES = ("step", "time", "tokens")
 
-Answer = TypeVar("Answer")
 
 _DELIVERY_COLUMNS = (
     "sink, reason, severity, incident, state, tries, created, next_at, finished_at, last_error"
@@ -150,7 +149,9 @@ class RunReader:
         before a step that goes back is replaced.
         """
         with self._reading() as connection:
-            return finite(layer_grid(connection, statistic, start, end, max(2, columns)))
+            grid = layer_grid(connection, statistic, start, end, max(2, columns))
+        found: dict[str, Any] = finite_values(grid)
+        return found
 
     def rows_since(self, row_id: int, limit: int = 5000) -> dict[str, Any]:
         """The rows after `row_id`, oldest first.
@@ -191,7 +192,10 @@ class RunReader:
         """Every incident, the newest first, see `History.incidents`; `signal` names a chart."""
         with self._reading() as connection:
             found = History(connection).incidents()
-        return finite([each | {"signal": charted_name(each["signal"])} for each in found])
+        listed: list[dict[str, Any]] = finite_values(
+            [each | {"signal": charted_name(each["signal"])} for each in found]
+        )
+        return listed
 
     def cases(self, *, has_ages: bool = True) -> list[dict[str, Any]]:
         """Every case, the newest first, see `case_with_message`.
@@ -200,7 +204,10 @@ class RunReader:
         """
         with self._reading() as connection:
             now = self.clock() if has_ages else None
-            return finite(cases.all_cases(connection, now, self.report))
+            found: list[dict[str, Any]] = finite_values(
+                cases.all_cases(connection, now, self.report)
+            )
+            return found
 
     def samples(
         self,
@@ -214,7 +221,8 @@ class RunReader:
             found = samples.SampleStore(connection).newest(
                 step, limit, search=search, before=before
             )
-            return finite(found)
+            listed: list[dict[str, Any]] = finite_values(found)
+            return listed
 
     def sample_steps(self) -> list[tuple[int, int]]:
         """Each step with generated texts, and their number, in the order of steps."""
@@ -236,7 +244,8 @@ class RunReader:
     def metadata(self) -> dict[str, Any]:
         """The metadata of the run by name."""
         with self._reading() as connection:
-            return finite(RunMetadataStore(connection).as_dict())
+            found: dict[str, Any] = finite_values(RunMetadataStore(connection).as_dict())
+            return found
 
     def set_up(self) -> dict[str, Any]:
         """What the checks of the training found, and facts of its configuration; `read_set_up`."""
@@ -280,23 +289,6 @@ class RunReader:
 
     def _connect(self) -> sqlite3.Connection:
         return connect_read_only(self.path.absolute())
-
-
-def finite(value: Answer) -> Answer:
-    """The value with None for each number that is not finite, in nested containers too.
-
-    >>> finite({"loss": float("nan"), "steps": (1, 2)})
-    {'loss': None, 'steps': [1, 2]}
-    """
-    finite_value: Any = value
-    if isinstance(value, float):
-        finite_value = value if isfinite(value) else None
-    elif isinstance(value, dict):
-        finite_value = {key: finite(each) for key, each in value.items()}
-    elif isinstance(value, list | tuple):
-        finite_value = [finite(each) for each in value]
-    answer: Answer = finite_value
-    return answer
 
 
 def series_path(database: Path) -> Path:

@@ -54,36 +54,27 @@ def send(
 
 
 def _exchange(request: HttpRequest, connections: AbortableConnections, deadline: float) -> Response:
-    with _NoRedirectSession() as session:
-        return _send_once(session, request, connections, deadline)
-
-
-def _send_once(
-    session: requests.Session,
-    request: HttpRequest,
-    connections: AbortableConnections,
-    deadline: float,
-) -> Response:
     host = urlsplit(request.url).hostname or ""
-    session.mount("http://", AbortableAdapter(connections))
-    session.mount("https://", AbortableAdapter(connections))
-    with session.request(
-        request.method,
-        request.url,
-        data=request.body or None,
-        headers={**request.headers, **_HEADERS},
-        auth=_no_auth,
-        # Requests to this machine must not pass through a proxy.
-        proxies={"no_proxy": host} if is_loopback(host) else None,
-        # That of a read is longer than the deadline, so that only the deadline applies. That of a
-        # connection leaves time for the next address of the host.
-        timeout=(deadline * CONNECT_SHARE, deadline + _READ_TIMEOUT_MARGIN_SECONDS),
-        stream=True,
-        allow_redirects=False,
-    ) as response:
-        body = response.raw.read(MAX_RESPONSE_BYTES, decode_content=False)
-        retry_after = parse_retry_after(response.headers.get("Retry-After"), time.time())
-        return Response(response.status_code, body.decode("utf-8", "replace"), retry_after)
+    with _NoRedirectSession() as session:
+        session.mount("http://", AbortableAdapter(connections))
+        session.mount("https://", AbortableAdapter(connections))
+        with session.request(
+            request.method,
+            request.url,
+            data=request.body or None,
+            headers={**request.headers, **_HEADERS},
+            auth=_no_auth,
+            # Requests to this machine must not pass through a proxy.
+            proxies={"no_proxy": host} if is_loopback(host) else None,
+            # That of a read is longer than the deadline, so that only the deadline applies.
+            # That of a connection leaves time for the next address of the host.
+            timeout=(deadline * CONNECT_SHARE, deadline + _READ_TIMEOUT_MARGIN_SECONDS),
+            stream=True,
+            allow_redirects=False,
+        ) as response:
+            body = response.raw.read(MAX_RESPONSE_BYTES, decode_content=False)
+            retry_after = parse_retry_after(response.headers.get("Retry-After"), time.time())
+            return Response(response.status_code, body.decode("utf-8", "replace"), retry_after)
 
 
 class _NoRedirectSession(requests.Session):
