@@ -23,8 +23,8 @@ from sentinel.store.database import connect_read_only
 from sentinel.store.history import History
 from sentinel.store.notes import NOTE_NAME, read_note
 from sentinel.store.run_reader import RunReader
-from sentinel.store.run_series import ignore
 from sentinel.store.run_summary import read_summary
+from sentinel.store.series.run_series import ignore
 from sentinel.store.silences import Acknowledgement, ack_to_dict, load_acks
 
 MAX_COVERAGE_ROWS = 64

@@ -19,8 +19,8 @@ from sentinel.model.evidence_text import capitalized, label_of
 from sentinel.model.incident import Resolution
 from sentinel.model.json_safe import JsonObject
 from sentinel.signals.catalogue import better_value
-from sentinel.store.curve_results import curve_results
 from sentinel.store.run_settings import RUN_SPECIFIC
+from sentinel.store.series.curve_results import curve_results
 from sentinel.store.verdict import health
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from sentinel.report.comparison import GROUPS, Axis, ComparedRun, compare
 from sentinel.report.results_text import results_text
 from sentinel.signals.catalogue import better_value
 from sentinel.store.artifact import ArtifactError, list_artifacts, load_artifact, shown_data
-from sentinel.store.curve_results import curve_results
+from sentinel.store.series.curve_results import curve_results
 from sentinel.store.verdict import health, verdict_parts, verdict_text
 
 if TYPE_CHECKING:

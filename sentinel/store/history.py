@@ -20,9 +20,9 @@ from sentinel.model.record import CHECK_KEY, PROBLEM_KEY, WHOLE_RUN, Event, Reco
 from sentinel.pipeline.incidents import KnownEpisode
 from sentinel.signals.hardware import NODE_SIGNALS
 from sentinel.store import cases
-from sentinel.store.blocks import Block, unpack_signals
 from sentinel.store.record_rows import LayoutTable, RecordPacker, unpack
 from sentinel.store.run_metadata import RunMetadataStore
+from sentinel.store.series.blocks import Block, unpack_signals
 from sentinel.store.storage_monitor import reading_storage
 from sentinel.store.thresholds import ThresholdStore
 

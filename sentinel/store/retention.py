@@ -19,9 +19,9 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from sentinel.model.record import Event
-from sentinel.store.blocks import Block, block_of_record, merge_blocks, pack_block
 from sentinel.store.database import transaction
 from sentinel.store.journal import MAX_JOURNAL_BYTES
+from sentinel.store.series.blocks import Block, block_of_record, merge_blocks, pack_block
 from sentinel.store.storage_monitor import reading_storage
 
 if TYPE_CHECKING:

@@ -18,12 +18,12 @@ from typing import Any
 
 from sentinel.model.json_safe import finite_values
 from sentinel.store import cases, media, samples
-from sentinel.store.charted_signals import charted_name
 from sentinel.store.database import connect_read_only
 from sentinel.store.history import History
-from sentinel.store.layer_grid import has_layers, layer_grid
 from sentinel.store.run_metadata import RunMetadataStore
-from sentinel.store.run_series import Report, RunSeries, Window, ignore
+from sentinel.store.series.charted_signals import charted_name
+from sentinel.store.series.layer_grid import has_layers, layer_grid
+from sentinel.store.series.run_series import Report, RunSeries, Window, ignore
 from sentinel.store.set_up import read_set_up
 from sentinel.store.storage_monitor import reading_storage
 from sentinel.store.thresholds import read_thresholds

@@ -18,8 +18,8 @@ from typing import Any
 
 from sentinel.model.record import Event
 from sentinel.store import database
-from sentinel.store.blocks import unpack_signals
 from sentinel.store.record_rows import LayoutTable, RowLayout, unpack
+from sentinel.store.series.blocks import unpack_signals
 from sentinel.store.storage_monitor import is_json
 from sentinel.transport.batch_codec import decode_standalone
 

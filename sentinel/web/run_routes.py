@@ -40,7 +40,7 @@ from sentinel.store.artifact import (
 from sentinel.store.database import NewerSchemaError, change_mark, wait_for_commit
 from sentinel.store.notes import NOTE_NAME
 from sentinel.store.run_reader import RunReader
-from sentinel.store.run_series import ignore
+from sentinel.store.series.run_series import ignore
 from sentinel.store.verdict import health
 from sentinel.store.wait_conditions import check_conditions, find_end
 from sentinel.web.auth import peer_of

@@ -6,7 +6,7 @@ import pytest
 
 from sentinel.report.comparison import ComparedRun, compare
 from sentinel.report.markdown import case_count_text
-from sentinel.store.curve_results import curve_results
+from sentinel.store.series.curve_results import curve_results
 
 
 def curve(values, x=None, **fields):

@@ -18,7 +18,7 @@ from sentinel.store.database import connect
 from sentinel.store.history import History
 from sentinel.store.media import MediaStore
 from sentinel.store.retention import DETAIL_STEPS, HistoryRetention
-from sentinel.store.summary import Summary
+from sentinel.store.series.summary import Summary
 
 FULL_STEPS = 1000
 LARGE = 1 << 40

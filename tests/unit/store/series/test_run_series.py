@@ -16,11 +16,11 @@ from support.run_databases import NOW, step_record, write_records
 
 from sentinel.model.record import Event
 from sentinel.pipeline.engine import Result
-from sentinel.store import run_series, series
 from sentinel.store.database import connect, transaction
 from sentinel.store.history import History
 from sentinel.store.retention import HistoryRetention
 from sentinel.store.run_reader import RunReader, series_path
+from sentinel.store.series import run_series, track
 
 NUMBERS = st.one_of(
     st.floats(-1e6, 1e6), st.sampled_from([nan, inf, -inf, 0.0, 1e308, -1e308, 5e-324])
@@ -36,8 +36,8 @@ def path(tmp_path):
 def limited_buckets(count=32):
     """Buckets merge at once, so that short runs are as long ones."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(series, "MAX_BUCKETS", count)
-        patch.setattr(series, "MIN_BUCKETS", 8)
+        patch.setattr(track, "MAX_BUCKETS", count)
+        patch.setattr(track, "MIN_BUCKETS", 8)
         patch.setattr(run_series, "MAX_BUCKETS", count)
         yield
 
@@ -384,7 +384,7 @@ def test_an_evaluation_that_is_read_again_does_not_hide_a_step(path):
 
 
 def test_the_number_of_signals_is_bounded(path, monkeypatch):
-    monkeypatch.setattr(series, "MAX_SIGNALS", 20)
+    monkeypatch.setattr(track, "MAX_SIGNALS", 20)
     records = [step_record(step, {f"my/{step}_{at}": 1.0 for at in range(3)}) for step in range(9)]
     write_records(path, records)
 
@@ -428,7 +428,7 @@ def test_a_damaged_layout_is_reported_for_each_row(path):
 def test_an_error_of_a_decoder_is_no_damage(path, monkeypatch, caplog):
     """Else the agent would replace a database in which nothing is wrong."""
     write_records(path, [step_record(step, {"loss": 1.0}) for step in range(1, 4)])
-    monkeypatch.setattr(series, "summarize", lambda column: column.missing)
+    monkeypatch.setattr(track, "summarize", lambda column: column.missing)
     reported = []
 
     assert RunReader(path, reported.append).series(["loss"])["series"] == {}
@@ -515,9 +515,9 @@ def test_the_next_reader_reads_only_what_is_new(path, few_buckets, few_rows, mon
     first = RunReader(path, stores_series=True)
     shown = all_series(first)
     decoded = []
-    add = series.RowDecoder.add
+    add = track.RowDecoder.add
     monkeypatch.setattr(
-        series.RowDecoder, "add", lambda *args: decoded.extend(args[1]) or add(*args)
+        track.RowDecoder, "add", lambda *args: decoded.extend(args[1]) or add(*args)
     )
     again = RunReader(path, stores_series=True)
     assert again.series([])["last_id"] == first.series([])["last_id"]
@@ -537,9 +537,9 @@ def test_a_live_read_takes_the_new_rows_only(path, few_buckets, monkeypatch):
     reader = RunReader(path)
     reader.series([])
     decoded = []
-    add = series.RowDecoder.add
+    add = track.RowDecoder.add
     monkeypatch.setattr(
-        series.RowDecoder, "add", lambda *args: decoded.extend(args[1]) or add(*args)
+        track.RowDecoder, "add", lambda *args: decoded.extend(args[1]) or add(*args)
     )
     for step in range(71, 80):
         write_records(path, [step_record(step, {"loss": float(step)})])

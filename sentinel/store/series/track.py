@@ -20,8 +20,6 @@ from operator import and_, getitem, le, mul, or_, truediv
 from typing import Any, NamedTuple
 
 from sentinel.model.record import Event
-from sentinel.store.blocks import unpack_signals
-from sentinel.store.charted_signals import LOW, VALUE, chart_name
 from sentinel.store.record_rows import (
     FULL_SPREAD,
     RANGE_SPREADS,
@@ -29,7 +27,9 @@ from sentinel.store.record_rows import (
     RowLayout,
     split_rank_format,
 )
-from sentinel.store.summary import (
+from sentinel.store.series.blocks import unpack_signals
+from sentinel.store.series.charted_signals import LOW, VALUE, chart_name
+from sentinel.store.series.summary import (
     EMPTY,
     NO_RANGE,
     NO_RANK,

@@ -22,15 +22,16 @@ from zlib import crc32
 
 from sentinel import __version__
 from sentinel.model.record import Event
-from sentinel.store.blocks import unpack_signals
-from sentinel.store.charted_signals import (
+from sentinel.store.record_rows import LayoutTable, unpack
+from sentinel.store.series.blocks import unpack_signals
+from sentinel.store.series.charted_signals import (
     CHARTED_EVENTS,
     describe_signal,
     signal_order,
 )
-from sentinel.store.rank_grid import RankGrid, RankMeans, grid_to_dict, mean_by_rank
-from sentinel.store.record_rows import LayoutTable, unpack
-from sentinel.store.series import (
+from sentinel.store.series.rank_grid import RankGrid, RankMeans, grid_to_dict, mean_by_rank
+from sentinel.store.series.summary import NO_RANK
+from sentinel.store.series.track import (
     MAX_BUCKETS,
     BlockDecoder,
     Column,
@@ -41,7 +42,6 @@ from sentinel.store.series import (
     Track,
 )
 from sentinel.store.storage_monitor import DamagedContentError
-from sentinel.store.summary import NO_RANK
 
 log = logging.getLogger(__name__)
 

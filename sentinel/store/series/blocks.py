@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.store.record_rows import RowLayout
-from sentinel.store.summary import EMPTY, Summary, merge_summaries, summarize
+from sentinel.store.series.summary import EMPTY, Summary, merge_summaries, summarize
 
 _NUMBERS_PER_SIGNAL = 4
 """Mean, minimum, maximum and last."""
