@@ -89,7 +89,7 @@ def _import_logs(command: str, path: Path, config: Path | None) -> Iterator[_Sou
     from sentinel.config.settings import ConfigError, load_replay_settings
     from sentinel.readers.log_file import read_error_text
     from sentinel.readers.log_folder import find_logs
-    from sentinel.store.log_worker import cached_import
+    from sentinel.store.imports.log_worker import cached_import
 
     try:
         settings = load_replay_settings(environ=settings_environ(config))
@@ -125,7 +125,7 @@ def _state(run: str, database: Path, log: Path | None) -> dict[str, Any]:
     """What the agent of the run answers, or the state that its database holds."""
     from sentinel.agent.run_lookup import query_run
     from sentinel.metrics.stored_state import log_state, stored_state
-    from sentinel.store.log_import import is_settled
+    from sentinel.store.imports.log_import import is_settled
     from sentinel.store.notes import log_note_path, read_note
 
     if log is not None:

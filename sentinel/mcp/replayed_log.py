@@ -21,7 +21,7 @@ from sentinel.mcp.run_access import AnswerError
 from sentinel.mcp.vocabulary import problem_text, severity_text
 from sentinel.model.json_safe import JsonObject, parse_object
 from sentinel.store.cases import urgency
-from sentinel.store.log_worker import MAX_MEMORY_BYTES
+from sentinel.store.imports.log_worker import MAX_MEMORY_BYTES
 
 REPLAY_SECONDS = 50.0
 """Longest replay; many clients wait for 60 s."""

@@ -16,7 +16,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from sentinel.config.settings import load_replay_settings
 from sentinel.readers.log_folder import find_logs
-from sentinel.store.log_import import LogImport
+from sentinel.store.imports.log_import import LogImport
 from sentinel.store.run_reader import RunReader
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]

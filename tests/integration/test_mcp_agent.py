@@ -17,7 +17,7 @@ from support.stored_homes import write_run
 from sentinel.config.settings import load_replay_settings
 from sentinel.mcp.fence import MAX_CHARS
 from sentinel.mcp.server import make_server
-from sentinel.store.log_worker import cached_import
+from sentinel.store.imports.log_worker import cached_import
 from sentinel.web.home_runs import HomeRuns
 from sentinel.web.logs.log_runs import LogRuns
 from sentinel.web.run_list import RunQuery

@@ -10,7 +10,7 @@ from time import monotonic
 from sentinel.metrics.stored_state import log_state, stored_summary
 from sentinel.model.json_safe import JsonObject, parse_object
 from sentinel.readers.last_step import read_last_step
-from sentinel.store.log_cache import ImportState
+from sentinel.store.imports.log_cache import ImportState
 from sentinel.store.notes import log_note_path, read_note
 from sentinel.store.run_summary import (
     READING,

@@ -10,8 +10,8 @@ from pathlib import Path
 from threading import Thread
 from time import monotonic
 
-from sentinel.store.log_cache import LogCache, log_signature
-from sentinel.store.log_worker import ImportJob, start_worker
+from sentinel.store.imports.log_cache import LogCache, log_signature
+from sentinel.store.imports.log_worker import ImportJob, start_worker
 from sentinel.web.logs.shown_log import Changes, ShownLog, newest_first
 
 log = logging.getLogger(__name__)

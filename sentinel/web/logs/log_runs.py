@@ -18,7 +18,7 @@ from time import monotonic
 
 from sentinel.config.settings import Settings
 from sentinel.model.json_safe import JsonObject
-from sentinel.store.log_cache import LogCache
+from sentinel.store.imports.log_cache import LogCache
 from sentinel.store.run_summary import RunEntry
 from sentinel.web.listed_settings import ListedSettings, describe_settings
 from sentinel.web.logs.entries import LogEntries

@@ -8,7 +8,7 @@ from time import monotonic
 
 from sentinel.config.settings import Settings
 from sentinel.readers.log_folder import LogRun, find_logs
-from sentinel.store.log_cache import LogCache
+from sentinel.store.imports.log_cache import LogCache
 from sentinel.store.notes import log_note_path
 from sentinel.web.logs.shown_log import Changes, ShownLog, newest_first
 

@@ -8,8 +8,8 @@ from threading import Condition
 from time import monotonic
 
 from sentinel.readers.log_folder import LogRun
-from sentinel.store.log_cache import CacheEntry
-from sentinel.store.log_import import SETTLED_SECONDS
+from sentinel.store.imports.log_cache import CacheEntry
+from sentinel.store.imports.log_import import SETTLED_SECONDS
 from sentinel.store.run_summary import RunEntry
 
 

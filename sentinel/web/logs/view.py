@@ -9,7 +9,7 @@ from threading import Lock
 
 from sentinel.metrics.stored_state import log_state, stored_state
 from sentinel.model.json_safe import JsonObject
-from sentinel.store.log_cache import ImportState
+from sentinel.store.imports.log_cache import ImportState
 from sentinel.store.notes import log_note_path
 from sentinel.store.run_reader import RunReader
 from sentinel.web.logs.imports import LogImports

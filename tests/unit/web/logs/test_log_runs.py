@@ -18,9 +18,9 @@ from support.replays import collapse_rows
 
 from sentinel.config.settings import load_replay_settings
 from sentinel.metrics.stored_state import stored_state
-from sentinel.store import log_cache, log_worker
-from sentinel.store.log_cache import CacheEntry, ImportState, LogCache, log_signature
-from sentinel.store.log_worker import LogImporter, cached_import
+from sentinel.store.imports import log_cache, log_worker
+from sentinel.store.imports.log_cache import CacheEntry, ImportState, LogCache, log_signature
+from sentinel.store.imports.log_worker import LogImporter, cached_import
 from sentinel.store.run_reader import RunReader
 from sentinel.web.logs import imports, scanner
 from sentinel.web.logs.log_runs import LogRuns

@@ -22,7 +22,7 @@ from sentinel.config.settings import Settings, load_replay_settings
 from sentinel.pipeline.onset_process import child_environment
 from sentinel.readers.log_file import read_error_text
 from sentinel.store.database import connect
-from sentinel.store.log_cache import (
+from sentinel.store.imports.log_cache import (
     CacheEntry,
     ImportState,
     LogCache,
@@ -30,7 +30,7 @@ from sentinel.store.log_cache import (
     new_database_name,
     open_database_name,
 )
-from sentinel.store.log_import import SETTLED_SECONDS, LogImport, is_settled, last_written
+from sentinel.store.imports.log_import import SETTLED_SECONDS, LogImport, is_settled, last_written
 from sentinel.store.run_reader import RunReader
 
 STATE_SECONDS = 0.5
@@ -42,7 +42,7 @@ MAX_MEMORY_BYTES = 4 << 30
 WAIT_SECONDS = 0.2
 
 _NICENESS = 10
-_SCRIPT = "from sentinel.store.log_worker import main; main()"
+_SCRIPT = "from sentinel.store.imports.log_worker import main; main()"
 
 
 @dataclass(frozen=True, slots=True)

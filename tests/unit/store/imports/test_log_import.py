@@ -16,7 +16,7 @@ from sentinel.config.settings import load_replay_settings
 from sentinel.pipeline import pipeline
 from sentinel.pipeline.replay import replay_records
 from sentinel.readers.format_detection import open_log
-from sentinel.store.log_import import SETTLED_SECONDS, LogImport, is_settled
+from sentinel.store.imports.log_import import SETTLED_SECONDS, LogImport, is_settled
 from sentinel.store.run_reader import RunReader
 
 ROWS = [row | {"time": 1.7e9 + row["step"]} for row in collapse_rows()]

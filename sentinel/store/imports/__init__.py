@@ -1,0 +1,1 @@
+"""Logs of other tools, imported into databases that are cached and followed."""
