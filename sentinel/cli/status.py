@@ -252,8 +252,7 @@ def _format_run(run: dict[str, Any]) -> Iterator[str]:
 def _run_lines(run: dict[str, Any]) -> Iterator[str]:
     """The lines about a run, unescaped."""
     from sentinel.agent.config_alert import ignored_text
-    from sentinel.doctor.node_status import node_lines, report_lines
-    from sentinel.doctor.nodes import problem_lines
+    from sentinel.doctor.nodes import node_lines, problem_lines, report_lines
     from sentinel.store.unmonitored import failed_patches, rank_text
 
     if run["state"] == UNREACHABLE:
@@ -294,7 +293,7 @@ def _incident_lines(run: dict[str, Any]) -> Iterator[str]:
 
 def _format_state(run: dict[str, Any]) -> str:
     """State and step of a run, where it is processed if not here, and its tier."""
-    from sentinel.doctor.node_status import describe_head
+    from sentinel.doctor.nodes import describe_head
 
     head = describe_head(run)
     # The agent of a follower node counts no steps.

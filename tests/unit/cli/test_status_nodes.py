@@ -12,7 +12,7 @@ from sentinel.agent.discovery import DiscoveredRun, query_agent, registration_fi
 from sentinel.agent.registration import AgentRegistration
 from sentinel.cli.main import app
 from sentinel.cli.status import _format_run, _to_dict
-from sentinel.doctor.node_status import MAX_HEALTHY_NODES_LISTED
+from sentinel.doctor.nodes import MAX_HEALTHY_NODES_LISTED
 from sentinel.transport.paths import home_dir, run_dir
 
 STATE = {"run": "two", "state": "running", "step": 41}
