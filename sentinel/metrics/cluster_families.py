@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from sentinel.metrics.family import Family
-from sentinel.metrics.family_builders import FamilyBuilder
-from sentinel.metrics.label import sanitize_label
+from sentinel.metrics.family import Family, FamilyBuilder, sanitize_label
 from sentinel.model.finding import Severity
 
 NODE_STATES = ("up", "lost")

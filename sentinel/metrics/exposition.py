@@ -21,9 +21,7 @@ from sentinel.metrics.cluster_families import (
     rejected_messages_by_reason,
 )
 from sentinel.metrics.families import metric_families
-from sentinel.metrics.family import Family
-from sentinel.metrics.family_builders import FamilyBuilder
-from sentinel.metrics.label import sanitize_label
+from sentinel.metrics.family import Family, FamilyBuilder, sanitize_label
 from sentinel.metrics.machine_families import machine_families
 from sentinel.metrics.run_state import RunState
 from sentinel.metrics.run_status import machine_to_dict, run_report, run_state_to_dict

@@ -1,18 +1,33 @@
-"""A family of Prometheus metrics whose samples are made only where they are read one by one."""
+"""Families of Prometheus metrics, whose samples are made only where they are read one by one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import unicodedata
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import Any
 
 from prometheus_client.metrics_core import Metric
 from prometheus_client.samples import Sample
+from prometheus_client.utils import floatToGoString
+
+from sentinel.stats.histogram import Histogram
 
 LabelValues = str | tuple[str, ...]
 """The value of the only label, or those of all labels; `()` without labels."""
 
 _SUFFIXES = {"counter": "_total", "info": "_info"}
+_TOTALS = ("count", "sum")
+MAX_LABEL_BYTES = 128
+"""Maximum size of a label value in bytes of UTF-8."""
+Samples = (
+    float
+    | Mapping[str, float]
+    | Mapping[tuple[str, str], float]
+    | Mapping[tuple[str, str, str, str], float]
+)
+"""A single value, or values by the value of one label or of several."""
 
 
 @dataclass(eq=False)
@@ -67,9 +82,6 @@ class Family(Metric):
         ]
 
 
-_TOTALS = ("count", "sum")
-
-
 class HistogramFamily(Family):
     """Values by the bound of a bucket, the label `le`, and those of `count` and `sum`."""
 
@@ -81,3 +93,51 @@ class HistogramFamily(Family):
         """All labels: of a bucket with its bound."""
         run = {} if self.run is None else {"run": self.run}
         return run if label_values in _TOTALS else {**run, "le": str(label_values)}
+
+
+@lru_cache(maxsize=4096)
+def sanitize_label(text: str, max_bytes: int = MAX_LABEL_BYTES) -> str:
+    r"""The text in NFC, without control and direction characters, cut at `max_bytes`.
+
+    A lone surrogate cannot be encoded: a single one would make every scrape of the run fail.
+
+    >>> sanitize_label("reward\nmax"), sanitize_label("\ud800")
+    ('rewardmax', '')
+    """
+    composed = unicodedata.normalize("NFC", text)
+    printable = "".join(c for c in composed if not unicodedata.category(c).startswith("C"))
+    return printable.encode()[:max_bytes].decode(errors="ignore")
+
+
+@dataclass(frozen=True)
+class FamilyBuilder:
+    """Builds families whose samples all have the label `run`, here a sanitized one."""
+
+    run: str
+
+    def gauge(self, name: str, help_: str, samples: Samples, *labels: str) -> Family:
+        """A gauge whose samples have the label `run` and these labels."""
+        return self._build(name, help_, "gauge", samples, labels)
+
+    def counter(self, name: str, help_: str, samples: Samples, *labels: str) -> Family:
+        """A counter with these samples; `name` is without `_total`."""
+        return self._build(name, help_, "counter", samples, labels)
+
+    def histogram(self, name: str, help_: str, histogram: Histogram) -> Family:
+        """The buckets, the sum and the number of observations."""
+        bounds = [*map(floatToGoString, histogram.bounds), "+Inf"]
+        values: dict[LabelValues, float] = dict(
+            zip(bounds, histogram.cumulative_counts(), strict=True)
+        )
+        values |= {"count": sum(histogram.counts), "sum": histogram.total}
+        return HistogramFamily(name, help_, "histogram", self.run, ("le",), values)
+
+    def info(self, name: str, help_: str, rows: Iterable[tuple[str, ...]], *labels: str) -> Family:
+        """A sample of value 1 for each row of label values; `name` is without `_info`."""
+        return Family(name, help_, "info", self.run, labels, dict.fromkeys(rows, 1.0))
+
+    def _build(
+        self, name: str, help_: str, typ: str, samples: Any, labels: tuple[str, ...]
+    ) -> Family:
+        values = samples if isinstance(samples, Mapping) else {(): samples}
+        return Family(name, help_, typ, self.run, labels, values)

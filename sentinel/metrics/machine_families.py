@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from sentinel.metrics.family import Family
-from sentinel.metrics.family_builders import FamilyBuilder
-from sentinel.metrics.label import sanitize_label
+from sentinel.metrics.family import Family, FamilyBuilder, sanitize_label
 from sentinel.signals.catalogue import SIGNALS
 from sentinel.signals.hardware import GPU_SIGNALS, HOST_SIGNALS, NodeMeasurements
 
