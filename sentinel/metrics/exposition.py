@@ -20,9 +20,8 @@ from sentinel.metrics.cluster_families import (
     is_isolated,
     rejected_messages_by_reason,
 )
-from sentinel.metrics.families import metric_families
+from sentinel.metrics.families import machine_families, metric_families
 from sentinel.metrics.family import Family, FamilyBuilder, sanitize_label
-from sentinel.metrics.machine_families import machine_families
 from sentinel.metrics.run_state import RunState
 from sentinel.metrics.run_status import machine_to_dict, run_report, run_state_to_dict
 from sentinel.model.counters import Counters
