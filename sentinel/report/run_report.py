@@ -13,10 +13,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from sentinel.model.clean_text import clean
 from sentinel.model.json_safe import JsonObject, json_safe
+from sentinel.model.quantity_text import format_duration, format_number
 from sentinel.report.compared_results import compared_results
-from sentinel.report.comparison import GROUPS, Axis, ComparedRun, compare
-from sentinel.report.results_text import results_text
+from sentinel.report.comparison import GROUPS, Axis, ComparedRun, compare, run_seconds
 from sentinel.signals.catalogue import better_value
 from sentinel.store.artifact import ArtifactError, list_artifacts, load_artifact, shown_data
 from sentinel.store.series.curve_results import curve_results
@@ -38,6 +39,19 @@ _MAX_INSIGHT_SHARE = 0.4
 _MAX_INCIDENTS, _MAX_CASES, _MAX_DELIVERIES = 500, 200, 200
 _SAMPLE_STEPS, _SAMPLES_PER_STEP, _MAX_SAMPLE_CHARS = 12, 5, 6_000
 _MAX_SAMPLE_BYTES, _MAX_MEDIA_BYTES, _MAX_MEDIA = 600_000, 600_000, 40
+_MAX_TEXT_RESULTS = 3
+_MAX_STATE_CHARS = 100
+_SHOWN_SIGNALS = ("loss", "reward", "eval/loss", "eval_loss", "accuracy", "eval/accuracy")
+"""The results that are named."""
+_END_TEXTS = {
+    "running": "It is running",
+    "starting": "It is starting",
+    "stalled": "It is stalled",
+    "finished": "It ended",
+    "failed": "It failed",
+    "died": "It died",
+    "unfinished": "Its end was not recorded; its last record is",
+}
 
 
 def collect_report(
@@ -293,3 +307,24 @@ def _rounded(value: Any) -> Any:
 
 def _json_bytes(value: Any) -> int:
     return len(json.dumps(json_safe(value), separators=(",", ":")))
+
+
+def results_text(state: Mapping[str, Any], results: Sequence[JsonObject]) -> str:
+    """How far the run came, in which time, and how its first metrics developed.
+
+    `state` is that of `/api/run`, `results` are by metric. Empty without a step.
+    """
+    step = state.get("step")
+    if step is None:
+        return ""
+    name = str(state.get("state"))
+    start = _END_TEXTS.get(name, f"It is {clean(name, _MAX_STATE_CHARS)}")
+    seconds = run_seconds(state)
+    lasted = f" after {format_duration(seconds)}" if seconds is not None else ""
+    progress = f"{start} at step {step:,}{lasted}."
+    changes = [
+        f"{each['label']} from {format_number(each['first'])} to {format_number(each['last'])}"
+        for each in results
+        if each["signal"] in _SHOWN_SIGNALS and None not in (each["first"], each["last"])
+    ]
+    return f"{progress} {', '.join(changes[:_MAX_TEXT_RESULTS])}.".replace(" .", "").strip()

@@ -1,6 +1,6 @@
 """Tests of the line on how far a run came."""
 
-from sentinel.report.results_text import results_text
+from sentinel.report.run_report import results_text
 
 RESULTS = [
     {"signal": "loss", "label": "Loss", "better": "lower", "first": 4.0, "last": 1.25},
