@@ -8,8 +8,7 @@ from pathlib import Path
 
 from sentinel.readers.log_file import read_error_text
 from sentinel.readers.log_folder import find_logs
-from sentinel.store.run_databases import find_databases, named_database
-from sentinel.store.stored_runs import has_outcome, stored_runs
+from sentinel.store.stored_runs import find_databases, has_outcome, named_database, stored_runs
 from sentinel.transport.paths import DATABASE_NAME, home_dir
 
 

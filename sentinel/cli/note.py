@@ -59,7 +59,7 @@ def note(
 def _note_path(run: str) -> Path:
     from sentinel.cli._run_database import run_database_path
     from sentinel.store.notes import NOTE_NAME, log_note_path
-    from sentinel.store.run_databases import named_database
+    from sentinel.store.stored_runs import named_database
 
     path = Path(run)
     database = named_database(path)

@@ -232,8 +232,8 @@ def _replay_log(
     from sentinel.cli._progress import ProgressBar
     from sentinel.pipeline import pipeline
     from sentinel.pipeline.replay import rare_garbage_collection, replay_records
-    from sentinel.store.run_databases import named_database
     from sentinel.store.stored_log import open_run
+    from sentinel.store.stored_runs import named_database
 
     path, settings = part.path, replayer.settings
     source = open_run(path, settings.keys, part.writer)

@@ -11,7 +11,7 @@ from sqlite3 import DatabaseError
 from sentinel.model.record import Record
 from sentinel.readers.format_detection import open_log
 from sentinel.readers.log_reader import LogReader
-from sentinel.store.run_databases import named_database
+from sentinel.store.stored_runs import named_database
 
 
 def open_run(path: Path, keys: Mapping[str, str], writer: str = "") -> LogReader | StoredLog:

@@ -18,6 +18,7 @@ from typing import Literal
 
 from sentinel.transport.paths import (
     AGENT_LOCK,
+    DATABASE_NAME,
     RunIdError,
     current_run_dir,
     list_rings,
@@ -208,3 +209,23 @@ def _file_statuses(directory: Path) -> Iterator[os.stat_result]:
         for name in names:
             with suppress(OSError):
                 yield Path(folder, name).lstat()
+
+
+def named_database(argument: Path) -> Path | None:
+    """The database of the run that is named by its id, its directory or its database, if any."""
+    path = argument / DATABASE_NAME if argument.is_dir() else argument
+    if path.name == DATABASE_NAME and path.is_file():
+        return path
+    if not argument.exists():
+        try:
+            path = current_run_dir(str(argument)) / DATABASE_NAME
+        except RunIdError:
+            # A path is no run id.
+            return None
+        return path if path.is_file() else None
+    return None
+
+
+def find_databases(folder: Path) -> list[Path]:
+    """The databases of the runs in a home directory, or in a folder that holds their folders."""
+    return sorted({*folder.glob(f"*/{DATABASE_NAME}"), *folder.glob(f"runs/*/{DATABASE_NAME}")})

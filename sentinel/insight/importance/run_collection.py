@@ -21,11 +21,11 @@ from sentinel.readers.log_folder import find_logs
 from sentinel.readers.rows import row_step
 from sentinel.signals.catalogue import POSITION_KEYS, SIGNALS, better_value, canonical_name
 from sentinel.store.database import NewerSchemaError
-from sentinel.store.run_databases import find_databases
 from sentinel.store.run_reader import RunReader
 from sentinel.store.run_settings import to_value
 from sentinel.store.run_summary import SUMMARY_NAME
 from sentinel.store.series.curve_results import curve_results
+from sentinel.store.stored_runs import find_databases
 from sentinel.transport.paths import (
     DATABASE_NAME,
     RunIdError,
