@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sentinel.backtest.changes import compare_incidents
 from sentinel.backtest.run_replay import FoundIncident
+from sentinel.backtest.summary import compare_incidents
 
 EARLY = FoundIncident("kl_blowup", None, "warning", 100, 110, 150)
 LATE = replace(EARLY, onset_step=300, opened_step=310, resolved_step=None)
