@@ -7,13 +7,17 @@ from pathlib import Path
 
 from tools.generate import panels
 from tools.generate.agent_alerts import AGENT_ALERTS
-from tools.generate.boards import boards
+from tools.generate.boards import boards, dashboards_kustomization
 from tools.generate.cause_docs import cause_docs, diagnosis_page
 from tools.generate.detector_docs import detector_docs, detectors_page
-from tools.generate.kubernetes import dashboards_kustomization, prometheus_rule
 from tools.generate.layers import with_layers
 from tools.generate.metrics_reference import metrics_page
-from tools.generate.prometheus_rules import detector_rule_tests, prometheus_rules, rule_groups
+from tools.generate.prometheus_rules import (
+    detector_rule_tests,
+    prometheus_rule,
+    prometheus_rules,
+    rule_groups,
+)
 from tools.generate.reliability import reliability_page
 from tools.generate.runbooks import runbook_pages
 

@@ -10,12 +10,13 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
+import yaml
+
 from sentinel.assets.export import DOCS
 from tools.generate.agent_alerts import AgentAlert
 from tools.generate.case_alert import NOT_IN_A_CASE, case_rule
 from tools.generate.detector_docs import DetectorDoc
 from tools.generate.recording_rules import RECORDING_RULES
-from tools.generate.yaml_text import yaml_text
 
 GENERATED = "Written by `make generate`."
 KEEP_FIRING_FOR = "15m"
@@ -124,3 +125,39 @@ def _agent_rule(alert: AgentAlert) -> dict[str, Any]:
             "runbook_url": runbook_url(alert.name),
         },
     }
+
+
+WIDTH = 100
+
+
+class _Dumper(yaml.SafeDumper):
+    """Lists are indented below their key, as in the files written by hand."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG002
+        super().increase_indent(flow, False)
+
+
+def _text_node(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text else ">" if len(text) > WIDTH else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _text_node)
+
+
+def yaml_text(data: object, comment: str = "") -> str:
+    """The document of `data`, below a comment of one line."""
+    options: dict[str, Any] = {"sort_keys": False, "width": WIDTH, "allow_unicode": True}
+    text: str = yaml.dump(data, Dumper=_Dumper, **options)
+    return f"# {comment}\n{text}" if comment else text
+
+
+def prometheus_rule(groups: list[dict[str, Any]]) -> str:
+    """Text of the PrometheusRule with these groups of rules."""
+    rule = {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PrometheusRule",
+        "metadata": {"name": "sentinel"},
+        "spec": {"groups": groups},
+    }
+    return yaml_text(rule, "Written by `make generate`.")

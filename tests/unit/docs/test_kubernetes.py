@@ -14,7 +14,7 @@ from support.custom_resources import SPECS
 from support.kubernetes_programs import objects, unpack
 
 from sentinel.assets.export import export
-from tools.generate.kubernetes import dashboards_kustomization
+from tools.generate.boards import dashboards_kustomization
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"

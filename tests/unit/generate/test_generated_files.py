@@ -11,8 +11,7 @@ from tools.generate.__main__ import documents, main, stale_paths, write_document
 from tools.generate.agent_alerts import AGENT_ALERTS
 from tools.generate.cause_docs import cause_docs
 from tools.generate.detector_docs import detector_docs
-from tools.generate.prometheus_rules import rule_groups
-from tools.generate.yaml_text import yaml_text
+from tools.generate.prometheus_rules import rule_groups, yaml_text
 
 ROOT = Path(__file__).parents[3]
 DOCUMENTS = documents()

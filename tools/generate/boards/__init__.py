@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tools.generate.boards.fleet import fleet_board
 from tools.generate.boards.ranks import ranks_board
@@ -24,3 +24,21 @@ def boards(docs: Sequence[DetectorDoc]) -> dict[str, str]:
         "system": system_board(docs),
         "sentinel": sentinel_board(),
     }
+
+
+def dashboards_kustomization(names: Iterable[str]) -> str:
+    """Text of the kustomization with one ConfigMap for each of these dashboards."""
+    maps = [f"  - {{name: sentinel-{name}, files: [{name}.json]}}" for name in sorted(names)]
+    return "\n".join(
+        [
+            "# ConfigMaps for the dashboards sidecar of Grafana's Helm chart.",
+            "apiVersion: kustomize.config.k8s.io/v1beta1",
+            "kind: Kustomization",
+            "generatorOptions:",
+            "  disableNameSuffixHash: true",
+            '  labels: {grafana_dashboard: "1"}',
+            "configMapGenerator:",
+            *maps,
+            "",
+        ]
+    )
