@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import logging
-import sqlite3
 import time
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from sentinel.store.database import NewerSchemaError, connect
 from sentinel.store.feedback import (
     MARKS,
     MAX_COMMENT_CHARS,
@@ -19,10 +16,9 @@ from sentinel.store.feedback import (
     find_case,
     store_feedback,
 )
-from sentinel.store.storage_monitor import reading_storage
 from sentinel.transport.paths import is_copy
 from sentinel.web.responses import RequestError
-from sentinel.web.suppression_api import author_of, parse_request
+from sentinel.web.suppression_api import author_of, parse_request, written_database
 
 log = logging.getLogger(__name__)
 
@@ -60,15 +56,13 @@ class FeedbackApi:
         if is_copy(self._path.parent):
             raise RequestError(409, "The agent works in another shared memory: use its own page.")
         try:
-            with reading_storage(), closing(connect(self._path)) as connection:
+            with written_database(
+                self._path, self._report, "Feedback is not stored: %s"
+            ) as connection:
                 name = find_case(connection, self._run, request.get("case", ""))
                 stored = store_feedback(connection, name, given)
         except UnknownCaseError as error:
             raise RequestError(404, str(error)) from None
-        except (NewerSchemaError, sqlite3.Error) as error:
-            self._report(error)
-            log.error("Feedback is not stored: %s", error)  # noqa: TRY400
-            raise RequestError(503, "The database cannot be written; try again.") from None
         comment = stored.comment or "-"
         log.info("%s marked %s by %s from %s: %s", name, mark, stored.author, peer, comment)
         return {"case": name, "feedback": stored.to_dict()}

@@ -111,17 +111,31 @@ class SuppressionApi:
     def _connection(self) -> Iterator[sqlite3.Connection]:
         if reason := self.why_not():
             raise RequestError(409, reason)
-        try:
-            with reading_storage(), closing(connect(self._path)) as connection:
-                yield connection
-        except (NewerSchemaError, sqlite3.Error) as error:
-            self._report(error)
-            log.error("A request of the web page is not stored: %s", error)  # noqa: TRY400
-            raise RequestError(503, "The database cannot be written; try again.") from None
+        with written_database(
+            self._path, self._report, "A request of the web page is not stored: %s"
+        ) as connection:
+            yield connection
 
     def _log(self, what: str, author: str, peer: str, reason: str) -> None:
         # One line each: author and reason are cleaned, and names are those of the database.
         log.info("Run %s: %s by %s from %s: %s", self._run, what, author, peer, reason or "-")
+
+
+@contextmanager
+def written_database(
+    path: Path, report: Callable[[Exception], object], logged: str
+) -> Iterator[sqlite3.Connection]:
+    """A connection to the database at `path`, for the changes of one request.
+
+    Gives `report` an error of the database, logs the line `logged` with it and raises RequestError.
+    """
+    try:
+        with reading_storage(), closing(connect(path)) as connection:
+            yield connection
+    except (NewerSchemaError, sqlite3.Error) as error:
+        report(error)
+        log.error(logged, error)  # noqa: TRY400
+        raise RequestError(503, "The database cannot be written; try again.") from None
 
 
 def parse_request(body: bytes, keys: Mapping[str, type]) -> dict[str, Any]:
