@@ -19,7 +19,13 @@ from sentinel.model.quantity_text import format_duration, format_number
 from sentinel.report.compared_results import compared_results
 from sentinel.report.comparison import GROUPS, Axis, ComparedRun, compare, run_seconds
 from sentinel.signals.catalogue import better_value
-from sentinel.store.artifact import ArtifactError, list_artifacts, load_artifact, shown_data
+from sentinel.store.artifact import (
+    ArtifactError,
+    list_artifacts,
+    load_artifact,
+    shown_data,
+    with_floats,
+)
 from sentinel.store.series.curve_results import curve_results
 from sentinel.store.verdict import health, verdict_parts, verdict_text
 
@@ -295,14 +301,8 @@ def _embedded(content_type: str, body: bytes) -> str:
 
 def _rounded(value: Any) -> Any:
     """Numbers with 6 significant digits: more are not seen in a chart."""
-    if isinstance(value, float):
-        # Times since the epoch keep their milliseconds.
-        return round(value, 3) if abs(value) >= 1e5 else float(f"{value:.6g}")
-    if isinstance(value, dict):
-        return {key: _rounded(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_rounded(each) for each in value]
-    return value
+    # Times since the epoch keep their milliseconds.
+    return with_floats(value, lambda x: round(x, 3) if abs(x) >= 1e5 else float(f"{x:.6g}"))
 
 
 def _json_bytes(value: Any) -> int:

@@ -15,7 +15,7 @@ import re
 import secrets
 import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -234,7 +234,7 @@ def _save(run_directory: Path, result: Any, name: str | None, title: str) -> Pat
     artifact = make_artifact(data, name=_given_name(result, data, name), title=title)
     body = _encode(artifact)
     if len(body) > MAX_BYTES:
-        body = _encode(artifact | {"data": _shortened(artifact["data"])})
+        body = _encode(artifact | {"data": with_floats(artifact["data"], _shortened)})
     if len(body) > MAX_BYTES:
         size, limit = f"{len(body) / 2**20:.1f} MiB", f"{MAX_BYTES >> 20} MiB"
         raise ValueError(f"{artifact['id']} has {size}, more than {limit}: use fewer points")
@@ -451,12 +451,17 @@ def _parse(body: bytes) -> Any:
     return finite_values(value)
 
 
-def _shortened(value: Any) -> Any:
-    """Numbers with fewer digits than a picture can show."""
+def _shortened(number: float) -> float:
+    """The number with fewer digits than a picture can show."""
+    return float(f"{number:.{_SHORT_DIGITS}g}")
+
+
+def with_floats(value: Any, change: Callable[[float], float]) -> Any:
+    """The JSON value with each of its floats changed."""
     if isinstance(value, float):
-        return float(f"{value:.{_SHORT_DIGITS}g}")
+        return change(value)
     if isinstance(value, dict):
-        return {key: _shortened(each) for key, each in value.items()}
+        return {key: with_floats(each, change) for key, each in value.items()}
     if isinstance(value, list):
-        return [_shortened(each) for each in value]
+        return [with_floats(each, change) for each in value]
     return value
