@@ -8,6 +8,7 @@ from pathlib import Path
 
 from sentinel.readers.log_file import read_error_text
 from sentinel.readers.log_folder import find_logs
+from sentinel.store.run_names import unused_name
 from sentinel.store.stored_runs import find_databases, has_outcome, named_database, stored_runs
 from sentinel.transport.paths import DATABASE_NAME, home_dir
 
@@ -59,7 +60,8 @@ def find_runs(arguments: Sequence[str], now: float) -> FoundRuns:
             found.skipped.append(each)
         elif each.path.absolute() not in paths:
             paths.add(each.path.absolute())
-            found.runs.append(replace(each, name=_unused_name(each.name, found.runs)))
+            name = unused_name(each.name, [run.name for run in found.runs])
+            found.runs.append(replace(each, name=name))
     return found
 
 
@@ -97,10 +99,3 @@ def _named_runs(argument: str) -> list[RunSource | SkippedRun]:
         SkippedRun(log.run, log.path, log.problem) if log.problem else RunSource(log.run, log.path)
         for log in logs
     ]
-
-
-def _unused_name(name: str, runs: Sequence[RunSource]) -> str:
-    """The name, numbered if another run has it."""
-    names = {run.name for run in runs}
-    numbered = (f"{name} ({number})" for number in range(2, len(runs) + 2))
-    return next(each for each in (name, *numbered) if each not in names)

@@ -38,6 +38,7 @@ def open_runs(
 
     from sentinel.report.comparison import ComparedRun
     from sentinel.store.database import NewerSchemaError
+    from sentinel.store.run_names import unused_name
     from sentinel.store.run_reader import RunReader
 
     runs: list[ComparedRun] = []
@@ -49,7 +50,8 @@ def open_runs(
             except (NewerSchemaError, DatabaseError) as error:
                 raise error_exit(command, f"cannot use {path}: {error}") from None
             directory = path.parent if log is None else None
-            runs.append(ComparedRun(_unused_name(run, runs), RunReader(path), state, directory))
+            run = unused_name(run, [each.name for each in runs])
+            runs.append(ComparedRun(run, RunReader(path), state, directory))
     if not runs:
         raise error_exit(command, "none of the logs can be read.")
     return runs
@@ -58,19 +60,14 @@ def open_runs(
 def _databases(command: str, argument: str, config: Path | None) -> Iterator[_Source]:
     """Each run that the argument stands for."""
     from sentinel.readers.trackio import run_names
-    from sentinel.transport.paths import DATABASE_NAME, RunIdError, current_run_dir, home_dir
+    from sentinel.store.stored_runs import run_database
+    from sentinel.transport.paths import DATABASE_NAME, home_dir
 
-    try:
-        path = current_run_dir(argument) / DATABASE_NAME
-        if path.is_file():
-            yield _Source(argument, path)
-            return
-    except RunIdError:
-        # A path is no run id.
-        pass
-    path = Path(argument)
+    stored, path = run_database(argument), Path(argument)
     database = path / DATABASE_NAME if path.is_dir() else path
-    if database.suffix == ".db" and database.is_file() and not run_names(database):
+    if stored is not None:
+        yield _Source(argument, stored)
+    elif database.suffix == ".db" and database.is_file() and not run_names(database):
         yield _Source(database.absolute().parent.name, database.absolute())
     elif path.exists() or path.parent.is_file():
         yield from _import_logs(command, path, config)
@@ -134,10 +131,3 @@ def _state(run: str, database: Path, log: Path | None) -> dict[str, Any]:
         note = read_note(log_note_path(log))
         return found | {"note": note.to_dict()} if note else found
     return query_run(run, database).state
-
-
-def _unused_name(name: str, runs: Sequence[ComparedRun]) -> str:
-    """The name, numbered if another run has it."""
-    names = {run.name for run in runs}
-    numbered = (f"{name} ({number})" for number in range(2, len(runs) + 2))
-    return next(each for each in (name, *numbered) if each not in names)

@@ -1,4 +1,4 @@
-"""Which run was meant by an id that is not known."""
+"""The names of runs: which one was meant by an id that is not known, and one that is unused."""
 
 from __future__ import annotations
 
@@ -10,6 +10,16 @@ from sentinel.transport.paths import current_run_dir, list_runs
 MAX_SUGGESTIONS = 3
 
 _CUTOFF = 0.7
+
+
+def unused_name(name: str, taken: Sequence[str]) -> str:
+    """The name, numbered if it is taken.
+
+    >>> unused_name("demo", ["demo"])
+    'demo (2)'
+    """
+    numbered = (f"{name} ({number})" for number in range(2, len(taken) + 2))
+    return next(each for each in (name, *numbered) if each not in taken)
 
 
 def similar_runs_text(run: str, *, may_be_new: bool = False) -> str:

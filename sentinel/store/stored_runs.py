@@ -211,19 +211,21 @@ def _file_statuses(directory: Path) -> Iterator[os.stat_result]:
                 yield Path(folder, name).lstat()
 
 
+def run_database(run: str) -> Path | None:
+    """The database of the run of that id; None if there is none, or for no valid id."""
+    try:
+        path = current_run_dir(run) / DATABASE_NAME
+    except RunIdError:
+        return None
+    return path if path.is_file() else None
+
+
 def named_database(argument: Path) -> Path | None:
     """The database of the run that is named by its id, its directory or its database, if any."""
     path = argument / DATABASE_NAME if argument.is_dir() else argument
     if path.name == DATABASE_NAME and path.is_file():
         return path
-    if not argument.exists():
-        try:
-            path = current_run_dir(str(argument)) / DATABASE_NAME
-        except RunIdError:
-            # A path is no run id.
-            return None
-        return path if path.is_file() else None
-    return None
+    return None if argument.exists() else run_database(str(argument))
 
 
 def find_databases(folder: Path) -> list[Path]:

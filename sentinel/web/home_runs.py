@@ -18,7 +18,8 @@ from sentinel.metrics.stored_state import stored_state, stored_summary
 from sentinel.store.database import change_mark
 from sentinel.store.run_reader import RunReader
 from sentinel.store.run_summary import RunIndex
-from sentinel.transport.paths import DATABASE_NAME, RunIdError, current_run_dir, validate_run_id
+from sentinel.store.stored_runs import run_database
+from sentinel.transport.paths import DATABASE_NAME
 from sentinel.web.listed_settings import ListedSettings, describe_settings
 from sentinel.web.run_list import ListAge, RunQuery, filter_runs, query_runs
 from sentinel.web.run_routes import RunView
@@ -138,11 +139,7 @@ class HomeRuns:
 
     def path(self, run: str) -> Path | None:
         """The database of a run; None if there is none of that id. May wait for a file server."""
-        try:
-            database = current_run_dir(validate_run_id(run)) / DATABASE_NAME
-        except RunIdError:
-            return None
-        return database if database.is_file() else None
+        return run_database(run)
 
     def _make_view(self, run: str, database: Path) -> RunView:
         source = StateSource(run, database, self._ask_agent)

@@ -25,14 +25,8 @@ from sentinel.store.run_reader import RunReader
 from sentinel.store.run_settings import to_value
 from sentinel.store.run_summary import SUMMARY_NAME
 from sentinel.store.series.curve_results import curve_results
-from sentinel.store.stored_runs import find_databases
-from sentinel.transport.paths import (
-    DATABASE_NAME,
-    RunIdError,
-    current_run_dir,
-    home_dir,
-    list_current_run_dirs,
-)
+from sentinel.store.stored_runs import find_databases, run_database
+from sentinel.transport.paths import DATABASE_NAME, home_dir, list_current_run_dirs
 
 Statistic = Literal["last", "best", "mean"]
 STATISTICS: tuple[Statistic, ...] = get_args(Statistic)
@@ -155,16 +149,10 @@ class _Part:
 
 def _parts(source: str | Path) -> Iterator[_Part]:
     """What is to be read for a source. Raises ValueError if there is no such thing."""
-    try:
-        directory = current_run_dir(str(source))
-        if (directory / DATABASE_NAME).is_file():
-            yield _Part(_stored_run, str(source), directory / DATABASE_NAME)
-            return
-    except RunIdError:
-        # A path is no run id.
-        pass
-    path = Path(source)
-    if path.name == DATABASE_NAME or (path / DATABASE_NAME).is_file():
+    path, stored = Path(source), run_database(str(source))
+    if stored is not None:
+        yield _Part(_stored_run, str(source), stored)
+    elif path.name == DATABASE_NAME or (path / DATABASE_NAME).is_file():
         database = path if path.name == DATABASE_NAME else path / DATABASE_NAME
         yield _Part(_stored_run, database.absolute().parent.name, database)
     elif path.is_dir():
