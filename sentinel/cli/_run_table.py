@@ -74,7 +74,7 @@ def read_rows(
     most `max_completed` of them, the newest.
     """
     from sentinel.cli._progress import ProgressBar
-    from sentinel.web.run_list import RunQuery, query_runs
+    from sentinel.web.home.run_list import RunQuery, query_runs
 
     index = index or make_index()
     index.refresh()

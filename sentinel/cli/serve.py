@@ -18,8 +18,8 @@ from sentinel.cli._options import error_exit, settings_environ
 
 if TYPE_CHECKING:
     from sentinel.config.settings import Settings
-    from sentinel.web.home_runs import HomeRuns
-    from sentinel.web.home_site import RunSource
+    from sentinel.web.home.home_runs import HomeRuns
+    from sentinel.web.home.home_site import RunSource
     from sentinel.web.logs.log_runs import LogRuns
     from sentinel.web.server import Site, WebServer
 
@@ -115,7 +115,7 @@ def make_site(runs: RunSource, *, allow_actions: bool) -> Site | None:
     from importlib.util import find_spec
 
     from sentinel.cli.mcp import INSTALL_HINT
-    from sentinel.web.home_site import HomeSite
+    from sentinel.web.home.home_site import HomeSite
 
     if find_spec("mcp") is None:
         if allow_actions:
@@ -154,7 +154,7 @@ def home_runs() -> HomeRuns:
     from sentinel.agent.registration import REGISTRATION_NAME
     from sentinel.model.json_safe import parse_object
     from sentinel.transport.paths import is_agent_running
-    from sentinel.web.home_runs import HomeRuns
+    from sentinel.web.home.home_runs import HomeRuns
 
     def ask_agent(run_directory: Path) -> dict[str, Any] | None:
         try:
@@ -175,7 +175,7 @@ def build_server(
     settings: Settings, port: int, runs: RunSource, site: Site | None = None
 ) -> WebServer:
     """The server of these runs, by default with their pages. Raises ConfigError, ValueError."""
-    from sentinel.web.home_site import HomeSite
+    from sentinel.web.home.home_site import HomeSite
     from sentinel.web.server import WebServer
 
     return WebServer(

@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Message, Receive, Scope, Send
 
 from sentinel.web.auth import CALL_PATH
-from sentinel.web.home_site import RunSource
+from sentinel.web.home.home_site import RunSource
 from sentinel.web.server import Site
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import Any
 from sentinel.mcp.fence import fence
 from sentinel.model.nearest_name import nearest_name
 from sentinel.store.run_names import similar_ids
-from sentinel.web.home_site import RunSource
-from sentinel.web.run_list import MAX_ROWS, RunQuery
+from sentinel.web.home.home_site import RunSource
+from sentinel.web.home.run_list import MAX_ROWS, RunQuery
 from sentinel.web.run_routes import RunView
 
 

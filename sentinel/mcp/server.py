@@ -25,7 +25,7 @@ from sentinel.mcp.run_access import AnswerError, RunAccess
 from sentinel.model.json_safe import JsonObject
 from sentinel.store.database import NewerSchemaError
 from sentinel.web.auth import TokenBucket, peer_of
-from sentinel.web.home_site import RunSource
+from sentinel.web.home.home_site import RunSource
 from sentinel.web.worker_pool import WorkerPool
 
 log = logging.getLogger(__name__)

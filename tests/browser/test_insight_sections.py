@@ -18,7 +18,7 @@ from sentinel.metrics.stored_state import stored_state
 from sentinel.store.artifact import save_artifact
 from sentinel.store.run_reader import RunReader
 from sentinel.web.agent_site import AgentSite
-from sentinel.web.home_site import HomeSite
+from sentinel.web.home.home_site import HomeSite
 from sentinel.web.report_page import write_insight_page
 from sentinel.web.run_routes import RunView
 from sentinel.web.server import WebServer

@@ -18,9 +18,9 @@ from sentinel.config.settings import load_replay_settings
 from sentinel.mcp.fence import MAX_CHARS
 from sentinel.mcp.server import make_server
 from sentinel.store.imports.log_worker import cached_import
-from sentinel.web.home_runs import HomeRuns
+from sentinel.web.home.home_runs import HomeRuns
+from sentinel.web.home.run_list import RunQuery
 from sentinel.web.logs.log_runs import LogRuns
-from sentinel.web.run_list import RunQuery
 
 TIMEOUT_SECONDS = 240.0
 NEAR_STEPS = 12

@@ -20,13 +20,13 @@ from sentinel.config.settings import Settings
 from sentinel.model.json_safe import JsonObject
 from sentinel.store.imports.log_cache import LogCache
 from sentinel.store.run_summary import RunEntry
-from sentinel.web.listed_settings import ListedSettings, describe_settings
+from sentinel.web.home.listed_settings import ListedSettings, describe_settings
+from sentinel.web.home.run_list import ListAge, RunQuery, filter_runs, query_runs
 from sentinel.web.logs.entries import LogEntries
 from sentinel.web.logs.imports import LogImports
 from sentinel.web.logs.scanner import LogScanner
 from sentinel.web.logs.shown_log import Changes
 from sentinel.web.logs.view import LogView
-from sentinel.web.run_list import ListAge, RunQuery, filter_runs, query_runs
 from sentinel.web.run_routes import RunView
 
 log = logging.getLogger(__name__)

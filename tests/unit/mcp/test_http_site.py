@@ -23,7 +23,7 @@ from sentinel.mcp import run_answers
 from sentinel.mcp import server as mcp_server
 from sentinel.mcp.http_site import McpSite
 from sentinel.web import auth
-from sentinel.web.home_site import HomeSite
+from sentinel.web.home.home_site import HomeSite
 from sentinel.web.server import WebServer
 
 LISTED = {"total": 0, "matched": 0, "runs": []}

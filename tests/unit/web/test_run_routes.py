@@ -24,7 +24,7 @@ from sentinel.store.artifact import save_artifact
 from sentinel.store.database import connect, connect_read_only
 from sentinel.web import run_routes, worker_pool
 from sentinel.web.agent_site import AgentSite
-from sentinel.web.home_site import HomeSite
+from sentinel.web.home.home_site import HomeSite
 from sentinel.web.run_routes import MAX_READS_PER_RUN, RunView
 from sentinel.web.server import WebServer
 from sentinel.web.suppression_api import SuppressionApi

@@ -22,9 +22,9 @@ from sentinel.store.imports import log_cache, log_worker
 from sentinel.store.imports.log_cache import CacheEntry, ImportState, LogCache, log_signature
 from sentinel.store.imports.log_worker import LogImporter, cached_import
 from sentinel.store.run_reader import RunReader
+from sentinel.web.home.run_list import RunQuery
 from sentinel.web.logs import imports, scanner
 from sentinel.web.logs.log_runs import LogRuns
-from sentinel.web.run_list import RunQuery
 
 ROWS = [row | {"time": 1.7e9 + row["step"]} for row in collapse_rows()]
 # Its onset is known without an estimate, which takes seconds.

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from sentinel.store.run_summary import run_entry
-from sentinel.web.listed_settings import describe_settings
-from sentinel.web.run_list import ListAge, RunQuery, query_runs
+from sentinel.web.home.listed_settings import describe_settings
+from sentinel.web.home.run_list import ListAge, RunQuery, query_runs
 
 NOW = 1_700_000_000.0
 

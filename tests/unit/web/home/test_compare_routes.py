@@ -8,7 +8,7 @@ from support.stored_homes import write_run
 
 from sentinel.metrics.stored_state import stored_state
 from sentinel.store.run_reader import RunReader
-from sentinel.web.home_site import HomeSite
+from sentinel.web.home.home_site import HomeSite
 from sentinel.web.run_routes import RunView
 from sentinel.web.server import WebServer
 

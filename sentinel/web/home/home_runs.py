@@ -20,8 +20,8 @@ from sentinel.store.run_reader import RunReader
 from sentinel.store.run_summary import RunIndex
 from sentinel.store.stored_runs import run_database
 from sentinel.transport.paths import DATABASE_NAME
-from sentinel.web.listed_settings import ListedSettings, describe_settings
-from sentinel.web.run_list import ListAge, RunQuery, filter_runs, query_runs
+from sentinel.web.home.listed_settings import ListedSettings, describe_settings
+from sentinel.web.home.run_list import ListAge, RunQuery, filter_runs, query_runs
 from sentinel.web.run_routes import RunView
 from sentinel.web.suppression_api import SuppressionApi
 

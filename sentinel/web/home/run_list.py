@@ -14,7 +14,7 @@ from sentinel.model.run_states import ACTIVE_STATES, UNFINISHED
 from sentinel.store.run_settings import Value, value_text
 from sentinel.store.run_summary import READING, RunEntry
 from sentinel.store.verdict import HEALTHY, STATUSES, UNKNOWN
-from sentinel.web.listed_settings import setting_order
+from sentinel.web.home.listed_settings import setting_order
 
 DEFAULT_ROWS, MAX_ROWS = 100, 500
 DEFAULT_SORT = "-last_written"

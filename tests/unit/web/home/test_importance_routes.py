@@ -9,9 +9,9 @@ import pytest
 import requests
 from support.rank_processes import until
 
-from sentinel.web import importance_routes
-from sentinel.web.home_site import HomeSite
-from sentinel.web.importance_routes import ImportanceJobs
+from sentinel.web.home import importance_routes
+from sentinel.web.home.home_site import HomeSite
+from sentinel.web.home.importance_routes import ImportanceJobs
 from sentinel.web.server import WebServer
 
 TIMEOUT_SECONDS = 240.0

@@ -17,10 +17,10 @@ from sentinel.store.database import connect, transaction
 from sentinel.store.history import History
 from sentinel.store.run_summary import RunIndex
 from sentinel.transport.paths import DATABASE_NAME
-from sentinel.web import home_runs
-from sentinel.web.home_runs import HomeRuns
+from sentinel.web.home import home_runs
+from sentinel.web.home.home_runs import HomeRuns
+from sentinel.web.home.run_list import RunQuery
 from sentinel.web.responses import RequestError
-from sentinel.web.run_list import RunQuery
 
 LONG_SECONDS = 60.0
 

@@ -12,10 +12,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from sentinel.web.compare_routes import answer_comparison
-from sentinel.web.importance_routes import MAX_RUNS, ImportanceJobs, answer_importance
-from sentinel.web.responses import RequestError, json_response
-from sentinel.web.run_list import (
+from sentinel.web.home.compare_routes import answer_comparison
+from sentinel.web.home.importance_routes import MAX_RUNS, ImportanceJobs, answer_importance
+from sentinel.web.home.run_list import (
     DEFAULT_ROWS,
     DEFAULT_SORT,
     GROUPS,
@@ -25,6 +24,7 @@ from sentinel.web.run_list import (
     SORT_KEYS,
     RunQuery,
 )
+from sentinel.web.responses import RequestError, json_response
 from sentinel.web.run_routes import RunRoutes, RunView, whole_number
 from sentinel.web.static_files import StaticFiles
 from sentinel.web.worker_pool import WorkerPool
