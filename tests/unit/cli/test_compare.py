@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sentinel.cli.compare import _run_rows
+from sentinel.cli._comparison_tables import _run_rows
 from sentinel.store.verdict import STATUSES
 
 RUN = dict.fromkeys(("host", "framework", "algorithm", "model", "note", "seconds"), "") | {
