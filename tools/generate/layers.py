@@ -24,10 +24,14 @@ def with_layers(page: str, root: Path) -> str:
 
 
 def layers_section(root: Path) -> str:
-    """The layers from top to bottom, and what each package contains, as Markdown."""
+    """The layers from top to bottom, and the content of packages and folders, as Markdown."""
     layers = _layers(root / "pyproject.toml")
     packages = [name.strip() for layer in layers for name in layer.split("|")]
-    rows = [f"| `{name}` | {_summary(root / 'sentinel' / name)} |" for name in packages]
+    rows = [
+        f"| `{'.'.join(path.relative_to(root / 'sentinel').parts)}` | {_summary(path)} |"
+        for package in packages
+        for path in _with_folders(root / "sentinel" / package)
+    ]
     return "\n".join(
         [
             "A package imports only packages below it. Packages on one line are independent.",
@@ -48,6 +52,11 @@ def _layers(pyproject: Path) -> list[str]:
     contracts = settings["tool"]["importlinter"]["contracts"]
     (layers,) = (contract["layers"] for contract in contracts if contract["id"] == "layers")
     return list(layers)
+
+
+def _with_folders(package: Path) -> list[Path]:
+    """The directory of a package, and those of the packages in it."""
+    return [package, *sorted(path.parent for path in package.glob("*/__init__.py"))]
 
 
 def _summary(package: Path) -> str:

@@ -1,1 +1,1 @@
-"""What is measured on the weights of a model, and the state that it is measured in."""
+"""Measurements on the weights of a model, and the state in which they are taken."""
