@@ -31,6 +31,12 @@ def url_refusal(url: str, *, allow_http: bool = False) -> str | None:
     return None
 
 
+def check_url(setting: str, url: str, *, allow_http: bool) -> None:
+    """Raise ValueError about the setting of that name if nothing may be sent to its `url`."""
+    if refusal := url_refusal(url, allow_http=allow_http):
+        raise ValueError(f"`{setting}` {refusal}; `allow_http` permits http://")
+
+
 def peer_refusal(peer: str) -> str | None:
     """Why nothing may be sent to the IP address `peer`, or None.
 

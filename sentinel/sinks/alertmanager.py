@@ -22,7 +22,7 @@ from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
 from sentinel.config.field_types import HeaderValue
-from sentinel.config.url_policy import url_refusal
+from sentinel.config.url_policy import check_url
 from sentinel.model.clean_text import clean, clean_url
 from sentinel.model.delivery import HttpRequest, Response
 from sentinel.model.finding import Severity
@@ -59,8 +59,7 @@ class Alertmanager:
     """Interval at which the newest delivery of a firing case is rendered and sent again."""
 
     def __post_init__(self) -> None:
-        if refusal := url_refusal(self.url, allow_http=self.allow_http):
-            raise ValueError(f"`url` {refusal}; `allow_http` permits http://")
+        check_url("url", self.url, allow_http=self.allow_http)
 
     def render(
         self, notification: Notification, delivery_id: str, receipt: str | None

@@ -13,7 +13,7 @@ from typing import ClassVar
 from pydantic import ConfigDict, SecretStr
 from pydantic.dataclasses import dataclass
 
-from sentinel.config.url_policy import url_refusal
+from sentinel.config.url_policy import check_url
 from sentinel.sinks._tracker import TrackerSink
 
 
@@ -41,8 +41,6 @@ class Mlflow(TrackerSink):
         if (self.token or self.password) and not self.tracking_uri:
             # What the training reports does not decide where a secret is sent.
             raise ValueError("`token` and `password` need `tracking_uri`")
-        is_server = self.tracking_uri.startswith(("http://", "https://"))
-        refusal = url_refusal(self.tracking_uri, allow_http=self.allow_http) if is_server else ""
-        if refusal:
-            raise ValueError(f"`tracking_uri` {refusal}; `allow_http` permits http://")
+        if self.tracking_uri.startswith(("http://", "https://")):
+            check_url("tracking_uri", self.tracking_uri, allow_http=self.allow_http)
         self.tracking_uri = self.tracking_uri.rstrip("/")

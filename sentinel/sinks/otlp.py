@@ -21,7 +21,7 @@ from pydantic import ConfigDict, SecretStr
 from pydantic.dataclasses import dataclass
 
 from sentinel.config.field_types import HeaderValue
-from sentinel.config.url_policy import url_refusal
+from sentinel.config.url_policy import check_url
 from sentinel.model.clean_text import clean
 from sentinel.model.delivery import HttpRequest, Rejection, Response
 from sentinel.model.finding import Severity
@@ -56,8 +56,7 @@ class Otlp:
         url = self._url()
         if not url:
             raise ValueError("needs `url`, or the variable OTEL_EXPORTER_OTLP_ENDPOINT")
-        if refusal := url_refusal(url, allow_http=self.allow_http):
-            raise ValueError(f"`url` {refusal}; `allow_http` permits http://")
+        check_url("url", url, allow_http=self.allow_http)
 
     def render(
         self, notification: Notification, delivery_id: str, receipt: str | None

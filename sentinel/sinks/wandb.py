@@ -16,7 +16,7 @@ from typing import ClassVar
 from pydantic import ConfigDict, SecretStr, field_validator
 from pydantic.dataclasses import dataclass
 
-from sentinel.config.url_policy import url_refusal
+from sentinel.config.url_policy import check_url
 from sentinel.sinks._tracker import TrackerSink
 
 _RUN_PARTS = 3
@@ -44,9 +44,8 @@ class Wandb(TrackerSink):
     title: ClassVar[str] = "W&B"
 
     def __post_init__(self) -> None:
-        refusal = url_refusal(self.base_url, allow_http=self.allow_http) if self.base_url else ""
-        if refusal:
-            raise ValueError(f"`base_url` {refusal}; `allow_http` permits http://")
+        if self.base_url:
+            check_url("base_url", self.base_url, allow_http=self.allow_http)
         self.base_url = self.base_url.rstrip("/")
 
     @field_validator("run")

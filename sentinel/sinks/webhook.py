@@ -20,7 +20,7 @@ from pydantic import ConfigDict, SecretStr, field_validator
 from pydantic.dataclasses import dataclass
 
 from sentinel.config.field_types import HeaderValue
-from sentinel.config.url_policy import url_refusal
+from sentinel.config.url_policy import check_url
 from sentinel.model.delivery import HttpRequest, Response
 from sentinel.model.notification import Notification
 from sentinel.sinks._alertmanager_body import alertmanager_body
@@ -45,9 +45,7 @@ class Webhook:
     for_programs: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        refusal = url_refusal(self.url.get_secret_value(), allow_http=self.allow_http)
-        if refusal:
-            raise ValueError(f"`url` {refusal}; `allow_http` permits http://")
+        check_url("url", self.url.get_secret_value(), allow_http=self.allow_http)
 
     @field_validator("secret")
     @classmethod
