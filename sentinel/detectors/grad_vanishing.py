@@ -6,8 +6,10 @@ Formula
     Finding  = the last `in_a_row` norms are all at most `share` of usual; or the last
                2 * `in_a_row` are 0 where it is unknown. It ends with a norm above ten times that
                bound
-    info     = the loss is at most `learnt` of its maximum: nothing is left to learn; or no group of
-               samples has a spread of rewards, which is reported separately
+    info     = the loss is at most `learnt` of its maximum: nothing is left to learn. With a reward,
+               the last norm above 0 is at most `learnt` of its maximum as well, and the loss, then
+               above 0, fell at least as far. Or no group of samples has a spread of rewards, which
+               is reported separately
 
 Units
     `share`, `learnt`: fraction of 1, of the norm and of the loss. `in_a_row`: logged norms.
@@ -67,6 +69,9 @@ class GradVanishing(DetectorDefaults):
         self._loss = inf
         self._has_no_advantage = False
         self._has_reward = False
+        self._highest_norm = 0.0
+        self._has_converged = False
+        """Whether the loss had fallen as far as the last norm above 0; both may then become 0."""
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one norm."""
@@ -87,6 +92,7 @@ class GradVanishing(DetectorDefaults):
         if self._low_count == 1 and before == 0:
             self._onset_step = record.step
         if norm:
+            self._update_convergence(norm)
             self._has_new_block |= self._blocks.add(size)
         needed = self.in_a_row * (1 if self._usual is not None else 2)
         if self._low_count >= needed:
@@ -103,6 +109,14 @@ class GradVanishing(DetectorDefaults):
         if len(means) > recent:
             self._usual = median(means[:-recent])
 
+    def _update_convergence(self, norm: float) -> None:
+        self._highest_norm = max(self._highest_norm, norm)
+        fall = norm / self._highest_norm
+        # A loss that is the square of a small residual is 0 before its gradient.
+        if self._loss:
+            is_small = fall <= self.learnt
+            self._has_converged = is_small and 0.0 < self._loss <= fall * self._highest_loss
+
     def _update_context(self, record: Record) -> None:
         values = record.values
         self._has_reward = self._has_reward or "reward" in values
@@ -113,8 +127,10 @@ class GradVanishing(DetectorDefaults):
         self._has_no_advantage = has_no_advantage(record)
 
     def _finding(self, norm: float) -> Finding:
-        # The loss of a policy gradient is near zero in any case.
-        is_learnt = not self._has_reward and self._loss <= self.learnt * self._highest_loss
+        is_learnt = self._has_converged or (
+            # The loss of a policy gradient is near zero in any case, or below it.
+            not self._has_reward and self._loss <= self.learnt * self._highest_loss
+        )
         usual = 0.0 if self._usual is None else exp(self._usual)
         since = "the first step" if self._low_count == self._count else f"step {self._onset_step}"
         before = f"; it was {usual:.3g} before" if usual else f"; it has been 0 since {since}"

@@ -7,13 +7,17 @@ import shlex
 import subprocess
 import sys
 import zipfile
+from contextlib import closing
 from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-from support.rank_processes import until
+from support.rank_processes import has_ended, until
 from support.stored_homes import write_run
 from support.webhook_receiver import Receiver
+
+from sentinel.store.database import connect
+from sentinel.store.history import History
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -127,6 +131,19 @@ def test_the_python_block_is_recorded_and_listed_by_status(folder):
     assert "first-run" in status.stdout
     database = next((Path(os.environ["SENTINEL_HOME"]) / "runs").glob("*/sentinel.db"))
     assert database.is_file()
+
+
+def test_the_training_of_the_python_block_has_no_problem_however_long_it_is(folder):
+    script = (folder / "train.py").read_text().replace("steps=200", "steps=4000")
+    (folder / "train.py").write_text(script)
+    trained = run(sys.executable, "-P", "train.py")
+    assert (trained.returncode, "4000" in script) == (0, True)
+    (directory,) = (Path(os.environ["SENTINEL_HOME"]) / "runs").iterdir()
+    until(lambda: has_ended(directory), RUN_TIMEOUT_SECONDS, "the agent has ended")
+
+    with closing(connect(directory / "sentinel.db")) as database:
+        incidents = History(database).incidents()
+    assert [each for each in incidents if each["severity"] != "info"] == []
 
 
 def test_the_settings_block_reaches_the_receiver(folder):

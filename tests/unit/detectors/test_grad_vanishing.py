@@ -69,6 +69,18 @@ def test_a_small_loss_is_no_excuse_in_a_policy_run():
     assert first_finding(GradVanishing(), series)[1].severity is None
 
 
+def test_a_loss_that_falls_with_its_gradient_is_info_also_beside_a_reward():
+    """The training of the README: a fit without an error, whose loss is its reward."""
+    losses = [4.0 * 0.7**step for step in range(400)] + [0.0] * 400
+    rows = steps(
+        grad_norm=[loss**0.5 for loss in losses], loss=losses, reward=[-loss for loss in losses]
+    )
+    detector = GradVanishing()
+    outputs = [update_detector(detector, row) for row in rows]
+
+    assert {each.severity for each in outputs if isinstance(each, Finding)} == {Severity.INFO}
+
+
 @pytest.mark.parametrize(("signal", "value"), [("reward_std", 0.0), ("frac_zero_std", 1.0)])
 def test_rewards_without_a_spread_make_it_info(signal, value):
     series = steps(grad_norm=VANISHED, **{signal: [0.5] * 60 + [value] * 40})
