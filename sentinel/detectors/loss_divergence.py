@@ -205,7 +205,7 @@ class LossDivergence(DetectorDefaults):
         self._held_out_rise = log(held_out / self._lowest_held_out)
         self._is_worse_held_out = self._held_out_rise > half
         if not self._is_signed:
-            self._baseline.rise.set_margin(half if self._is_worse_held_out else log(self.rise))
+            self._baseline.set_rise_margin(half if self._is_worse_held_out else log(self.rise))
 
     def _update_runaway(self, size: float, step: int) -> None:
         least = MIN_POLICY_VALUES if self._has_no_level else 2

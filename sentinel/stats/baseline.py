@@ -27,7 +27,6 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from math import exp, inf, log, pi, sin, sqrt
 from statistics import median
 
@@ -150,7 +149,8 @@ class BaselineSettings:
     max_nats: float = MAX_SUM_NATS
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, but never changed: a frozen one takes several times as long to create.
+@dataclass(slots=True)
 class Fit:
     """Level at `middle` and slope of a window of `count` values that ends at `end`, in travel.
 
@@ -177,6 +177,8 @@ class Direction:
     cusum: EvidenceCusum
     fit: Fit | None = None
     """The fit in use: the newest, or while there is evidence that from before it."""
+    is_outdated: bool = False
+    """Whether there is a newer fit, which is used once there is no evidence."""
     frozen_values: int = 0
     is_alarmed: bool = False
     """Whether the evidence is above `ALARM_NATS`, or has been and not fallen to a share of it."""
@@ -203,10 +205,6 @@ class Direction:
         """Whether the signal is evaluated yet."""
         return self.fit is not None
 
-    def set_margin(self, margin: float) -> None:
-        """Change what does not matter from the next value on."""
-        self.margin, self.expected_least = margin, -inf
-
 
 @dataclass
 class Baseline:
@@ -223,6 +221,9 @@ class Baseline:
     _unit: float = 1.0
     _travel: float = 0.0
     _newest: Fit | None = None
+    _lowest_usual: float = inf
+    _highest_usual: float = -inf
+    """Scaled values between the two are no evidence in either direction, and need no test."""
     _values: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW + LAG))
     _travels: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW + LAG))
     _course: list[tuple[float, float]] = field(default_factory=list)
@@ -238,25 +239,25 @@ class Baseline:
         """Add a finite value, given in `unit`s, and how far the run has travelled."""
         if self.count >= self._renew_at:
             self._renew()
+        self.count += 1
         self._unit, self._travel = unit, travel
-        settings, newest, scaled = self.settings, self._newest, value / unit
+        settings, scaled = self.settings, value / unit
         if settings.is_log:
             scaled = log(scaled) if scaled > settings.least else log(settings.least)
         if self._has_course:
             scaled -= self._course_level()
         # Most values are where they are expected.
-        rise, fall = self.rise, self.fall
-        if rise.margin < inf and (
-            scaled > rise.expected_least or rise.fit is not newest or rise.cusum.evidence
-        ):
-            self._test(rise, scaled, step)
-        if fall.margin < inf and (
-            -scaled > fall.expected_least or fall.fit is not newest or fall.cusum.evidence
-        ):
-            self._test(fall, scaled, step)
+        if scaled > self._highest_usual:
+            self._highest_usual = self._test(self.rise, scaled, step)
+        if scaled < self._lowest_usual:
+            self._lowest_usual = -self._test(self.fall, scaled, step)
         self._values.append(scaled)
         self._travels.append(travel)
-        self.count += 1
+
+    def set_rise_margin(self, margin: float) -> None:
+        """Change what does not matter of a rise from the next value on."""
+        self.rise.margin, self.rise.expected_least = margin, -inf
+        self._highest_usual = -inf
 
     def toward(self, sign: int) -> Direction:
         """The evidence of a rise for a `sign` of +1, of a fall for -1."""
@@ -302,11 +303,14 @@ class Baseline:
         prior = self.prior
         return prior.course_at(self._travel) if prior is not None and prior.course else 0.0
 
-    def _test(self, direction: Direction, scaled: float, step: int) -> None:
+    def _test(self, direction: Direction, scaled: float, step: int) -> float:
+        """Test a value in one direction; returns what the next one, times `sign`, has to exceed."""
+        if direction.margin == inf:
+            return inf
         cusum, sign = direction.cusum, direction.sign
         if cusum.evidence < FREEZE_NATS:
             direction.frozen_values = 0
-            if not cusum.evidence and direction.fit is not self._newest:
+            if not cusum.evidence and direction.is_outdated:
                 self._adopt_fit(direction)
         else:
             direction.frozen_values += 1
@@ -315,16 +319,18 @@ class Baseline:
                 self._adopt_fit(direction)
         fit = direction.fit
         if fit is None:
-            return
+            return -inf
         away = sign * (scaled - fit.level) - self._trend(direction, fit)
         away -= self._tolerance(direction, fit)
         if sign > 0 and self.settings.floor:
             away = min(away, scaled + self._course_level() - self._scaled(self.settings.floor))
         bound = ALARM_NATS * (CLEAR_SHARE if direction.is_alarmed else 1.0)
         direction.is_alarmed = cusum.update(away / _sigma(fit), step) > bound
+        return -inf if direction.is_outdated or cusum.evidence else direction.expected_least
 
     def _adopt_fit(self, direction: Direction) -> None:
         fit = direction.fit = self._newest
+        direction.is_outdated = False
         if fit is not None:
             # Travel never decreases, so that trend and tolerance are at least those at `end`.
             margin = max(direction.margin, self.settings.margin_sigmas * fit.sigma)
@@ -366,17 +372,12 @@ class Baseline:
         if stop < FIRST_FIT_VALUES or self.prior is None:
             return
         start = max(0, stop - WINDOW)
-        values, travels = (
-            [*islice(self._values, start, stop)],
-            [*islice(self._travels, start, stop)],
-        )
-        least = self._scaled(self.settings.least) if self.settings.is_log else -inf
-        unresolved = sum([value <= least for value in values]) if min(values) <= least else 0
-        is_partial = len(values) < WINDOW or unresolved > MAX_UNRESOLVED_SHARE * WINDOW
-        fit = _fit(values, travels, self.prior, self.settings, is_partial)
+        values, travels = [*self._values][start:stop], [*self._travels][start:stop]
+        fit = _fit(values, travels, self.prior, self.settings)
         if self.prior.course and self._is_clipped(fit):
             return
-        self._newest = fit
+        self._newest, self._lowest_usual, self._highest_usual = fit, inf, -inf
+        self.rise.is_outdated = self.fall.is_outdated = True
         course = self._course
         if len(course) < MAX_KNOTS and (not course or fit.middle > course[-1][0] + KNOT_SPACING):
             course.append((fit.middle, fit.level + self.prior.course_at(fit.middle)))
@@ -419,10 +420,14 @@ def _fit(
     travels: Sequence[float],
     prior: TrajectoryPrior,
     settings: BaselineSettings,
-    is_partial: bool,
 ) -> Fit:
     count, half = len(values), len(values) // 2
-    old, new = median(values[:half]), median(values[half:])
+    older, newer = sorted(values[:half]), sorted(values[half:])
+    old, new = median(older), median(newer)
+    unresolved = 0
+    if settings.is_log:
+        least = log(settings.least)
+        unresolved = bisect_right(older, least) + bisect_right(newer, least)
     first, last = travels[half // 2], travels[half + (count - half) // 2]
     apart = max(last - first, 1e-3)
     raw_slope = (new - old) / apart
@@ -448,7 +453,7 @@ def _fit(
         end=travels[-1],
         sigma=sigma,
         count=count,
-        is_partial=is_partial,
+        is_partial=count < WINDOW or unresolved > MAX_UNRESOLVED_SHARE * WINDOW,
     )
 
 

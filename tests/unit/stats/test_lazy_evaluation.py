@@ -1,12 +1,14 @@
 """Lazy evaluation gives the same results as evaluation at every value."""
 
 from collections import deque
+from math import inf
 from statistics import median
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from sentinel.stats.baseline import Baseline, BaselineSettings, TrajectoryPrior
 from sentinel.stats.k_of_n import KOfN
 from sentinel.stats.level_shift import LevelShift, MeanChange
 from sentinel.stats.persistent_outlier import PersistentOutlier
@@ -136,3 +138,30 @@ def test_a_shift_that_is_queried_late_is_as_one_that_is_queried_often(series, si
     ]
 
     assert results[0] == results[1]
+
+
+@given(
+    st.lists(st.floats(0.2, 5.0), max_size=400),
+    st.sampled_from([0.3, 0.7, inf]),
+    st.sampled_from([0.1, 0.3]),
+)
+def test_values_that_are_where_they_are_expected_need_no_test(series, rise, fall):
+    settings = BaselineSettings(TrajectoryPrior(), rise_margin=rise, fall_margin=fall)
+    usual, tested = Baseline(settings), Baseline(settings)
+    for step, value in enumerate(series):
+        # The levels of a run shift in the middle, and its margin changes with another signal.
+        scaled = value**0.2 * (2.0 if 150 < step < 200 else 1.0)
+        for each in (usual, tested):
+            if step in (100, 240) and rise < inf:
+                each.set_rise_margin(rise / (2.0 if step == 100 else 1.0))
+            if each is tested:
+                each._lowest_usual, each._highest_usual = inf, -inf
+                each.rise.expected_least = each.fall.expected_least = -inf
+            each.update(scaled, step / 100, step)
+        assert [
+            (each.cusum, each.fit, each.is_alarmed, each.is_outdated)
+            for each in (usual.rise, usual.fall)
+        ] == [
+            (each.cusum, each.fit, each.is_alarmed, each.is_outdated)
+            for each in (tested.rise, tested.fall)
+        ]
