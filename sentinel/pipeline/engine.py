@@ -204,7 +204,7 @@ class Engine:
         self._run_with_baselines(evaluations, shown)
         rows = [each for each in evaluations if each.error is None]
         for enabled, own in _rows_by_detector(rows):
-            update, name, _, _, _ = enabled
+            update, clear = enabled.update, None if enabled.name in shown else CLEAR
             for row in own:
                 try:
                     output = update(row.record)
@@ -213,9 +213,10 @@ class Engine:
                     row.outputs.append((enabled, error))
                     continue
                 # Nearly always nothing is wrong, and then there is nothing to conclude.
-                if output is None or (output is CLEAR and name not in shown):
+                if output is None or output is clear:
                     continue
                 row.add(enabled, output, shown)
+                clear = None if enabled.name in shown else CLEAR
         return evaluations
 
     def _run_with_baselines(self, evaluations: Iterable[Evaluation], shown: set[str]) -> None:

@@ -37,21 +37,23 @@ class KOfN:
 
         If the bound changes, all values are compared again.
         """
-        values, below, oldest = self.values, self.below, None
+        values, below, leaves = self.values, self.below, False
         values.append(value)
         is_beyond = value < bound if below else value >= bound
-        self.onset = (step if self.onset is None else self.onset) if is_beyond else None
         if self.is_full:
             oldest = values.popleft()
+            if not (is_beyond or self._beyond_count) and bound == self._bound:
+                self.onset = None
+                return False
+            leaves = oldest < bound if below else oldest >= bound
         else:
             self.is_full = len(values) == self.size
-        if bound != self._bound:
+        self.onset = (step if self.onset is None else self.onset) if is_beyond else None
+        if bound == self._bound:
+            self._beyond_count += is_beyond - leaves
+        else:
             self._bound = bound
             self._beyond_count = sum([x < bound if below else x >= bound for x in values])
-        elif is_beyond or self._beyond_count:
-            self._beyond_count += is_beyond
-            if oldest is not None:
-                self._beyond_count -= oldest < bound if below else oldest >= bound
         if not self.is_full:
             return None
         surplus = 2 * self._beyond_count - self.size
