@@ -66,7 +66,7 @@ MAX_MISSING_RECORDS = 1000
 """A larger gap between two records is a step that was counted anew."""
 
 
-@dataclass
+@dataclass(slots=True)
 class RunBaselines(SharedBaselines):
     """Baselines by signal, created at the first value.
 

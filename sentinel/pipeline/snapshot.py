@@ -12,6 +12,7 @@ import sys
 from base64 import b64decode, b64encode
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
@@ -86,10 +87,17 @@ def _encode_object(value: Any, where: str) -> Any:
     if kind.__module__ == "builtins" or not is_restorable:
         message = f"{where} holds a {kind.__name__}, which cannot be stored: use plain values."
         raise SnapshotError(message)
-    slots = {name: getattr(value, name) for name in _slots(kind) if hasattr(value, name)}
+    attributes = {name: getattr(value, name) for name in _slots(kind) if hasattr(value, name)}
+    if hasattr(value, "__dict__"):
+        own = {**value.__dict__}
+        # Up to Python 3.12, reading the attributes as a dict makes every later access to them
+        # slower, unless the object gets a dict that it does not share with others of its class.
+        with suppress(AttributeError, TypeError):  # of a type that is written in C
+            object.__setattr__(value, "__dict__", own)
+        attributes = {**own, **attributes}
     state = {
         name: item if type(item) in _SCALARS else _encode(item, f"{where}.{name}")
-        for name, item in {**getattr(value, "__dict__", {}), **slots}.items()
+        for name, item in attributes.items()
     }
     return {"object": _class_name(kind), "state": state}
 

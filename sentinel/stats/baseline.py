@@ -168,7 +168,7 @@ class Fit:
     is_partial: bool
 
 
-@dataclass
+@dataclass(slots=True)
 class Direction:
     """The evidence that a signal departs from its trajectory in one direction (`sign` +1 or -1)."""
 
@@ -206,7 +206,7 @@ class Direction:
         return self.fit is not None
 
 
-@dataclass
+@dataclass(slots=True)
 class Baseline:
     """Expected trajectory of one signal; `rise` and `fall` hold the evidence against it."""
 

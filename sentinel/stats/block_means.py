@@ -18,7 +18,7 @@ MAX_BLOCKS = 64
 """Blocks kept; when there are more, neighbours merge and a block is twice as long."""
 
 
-@dataclass
+@dataclass(slots=True)
 class BlockMeans:
     """Means of equal blocks of all values so far, in O(1) memory.
 

@@ -14,7 +14,7 @@ MAX_ZERO_RECORDS = 16
 """Records with a rate of 0 at the start after which the rates count as rounded to 0 by the log."""
 
 
-@dataclass
+@dataclass(slots=True)
 class CumulativeLearningRate:
     """Sums learning rates; counts records if the first record has no rate, or all rates are 0.
 

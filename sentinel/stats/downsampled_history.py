@@ -9,7 +9,7 @@ MAX_POINTS = 128
 """Points stored; with more, every second one is deleted."""
 
 
-@dataclass
+@dataclass(slots=True)
 class DownsampledHistory:
     """Points of a series by step; the longer the run, the greater their spacing.
 

@@ -32,7 +32,7 @@ NO_EVIDENCE_Z = SHIFTS[0] / 2
 """At or below this, a value is no evidence for any shift."""
 
 
-@dataclass
+@dataclass(slots=True)
 class EvidenceCusum:
     """Mixture CUSUM; `evidence` in nats, 0 while the series is where it is expected.
 

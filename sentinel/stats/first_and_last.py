@@ -8,7 +8,7 @@ from math import inf
 from statistics import median
 
 
-@dataclass
+@dataclass(slots=True)
 class FirstAndLast:
     """The first and the last `size` values of a series, and its lowest value.
 

@@ -12,7 +12,7 @@ from math import nan
 from sentinel.stats.rolling_quantiles import median_of_sorted, sigma_of_sorted
 
 
-@dataclass
+@dataclass(slots=True)
 class KOfN:
     """The last `size` values, compared with a bound: beyond are those at it or above.
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
-@dataclass
+@dataclass(slots=True)
 class LayerLevels:
     """The mean of the values of each layer so far, of which the last `window` count most.
 

@@ -18,7 +18,7 @@ RENEWAL = 8
 """Values after which the expected level and the threshold are renewed."""
 
 
-@dataclass
+@dataclass(slots=True)
 class LevelDeparture:
     """Compares the level of a signal, the median of its last 8 values, with the expected one.
 

@@ -31,7 +31,7 @@ MIN_SIGMA_SHARE = 1 / 8
 """Least spread of the values as a share of the margin: shares of few events are often all 0."""
 
 
-@dataclass
+@dataclass(slots=True)
 class LevelGuard:
     """The level of a signal that may not rise (`sign` +1) or fall (-1).
 
@@ -55,6 +55,7 @@ class LevelGuard:
     _recent: deque[float] = field(default_factory=lambda: deque(maxlen=LEVEL_VALUES))
     _far_since: int | None = None
     """Step since which the level is past its best one by the margin, or past its limit."""
+    _distance: float = field(init=False)
     _baseline: Baseline = field(init=False)
 
     def __post_init__(self) -> None:

@@ -57,7 +57,7 @@ ROUNDING_MARGIN = 1 - 1e-9
 """Values short of half way by a rounding error are counted; the exact test follows."""
 
 
-@dataclass
+@dataclass(slots=True)
 class MeanChange:
     """Running mean of the absolute difference of neighbours, as a measure of noise."""
 
@@ -83,7 +83,7 @@ class MeanChange:
         return CHANGE_TO_SIGMA * self._mean
 
 
-@dataclass
+@dataclass(slots=True)
 class LevelShift:
     """A rise (`sign` +1) or fall (-1) of the current level of a positive series.
 
@@ -118,6 +118,9 @@ class LevelShift:
     _unread: list[tuple[float, float | None]] = field(default_factory=list)
     """Values and rewards that are not part of the noise and the rewards yet: while the current
     level is near the first one, neither is needed."""
+
+    _half_way_log: float = field(init=False)
+    _half_way_factor: float = field(init=False)
 
     def __post_init__(self) -> None:
         self._half_way_log = log(self.far_factor) / 2

@@ -32,7 +32,7 @@ RiseLosses = tuple[list[float], list[float]]
 """Losses at the beginning of a rise, and the last before the norm left its level."""
 
 
-@dataclass
+@dataclass(slots=True)
 class LossAtRise:
     """Pairs of ln(norm) and loss, of which the newest `since` belong to a rise.
 

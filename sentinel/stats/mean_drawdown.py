@@ -94,7 +94,7 @@ class Fall(NamedTuple):
         return self.best - self.current
 
 
-@dataclass
+@dataclass(slots=True)
 class FadingMean:
     """Mean in which earlier values fade."""
 
@@ -112,7 +112,7 @@ class FadingMean:
         return self.total / self.weight if self.weight else 0.0
 
 
-@dataclass
+@dataclass(slots=True)
 class BlockFalls:
     """The blocks of one scale: the best mean, and squared falls from each to the next."""
 
@@ -151,7 +151,7 @@ class BlockFalls:
         return sqrt(2.0 * log(self.count))
 
 
-@dataclass
+@dataclass(slots=True)
 class MeanDrawdown:
     """Compares current with best means; while `is_frozen`, nothing becomes part of the noise.
 

@@ -17,7 +17,7 @@ FRESH_BLOCKS = 3
 """Newest blocks, which do not count as earlier levels yet."""
 
 
-@dataclass
+@dataclass(slots=True)
 class NewExtreme:
     """Compares the median of the last 8 values with the greatest median of older blocks of 8.
 

@@ -13,7 +13,7 @@ from math import inf, sqrt
 from statistics import median
 
 
-@dataclass
+@dataclass(slots=True)
 class PersistentOutlier:
     """The `rank` that at least `min_share` of the last `window` records name, else None.
 
@@ -28,6 +28,7 @@ class PersistentOutlier:
     """Whether the window is full."""
     _named_ranks: deque[tuple[int, int]] = field(default_factory=deque)
     _degrees: deque[float] = field(init=False)
+    _min_count: float = field(init=False)
     _count_by_rank: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

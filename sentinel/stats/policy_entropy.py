@@ -21,7 +21,7 @@ NEGATIVE_MEMORY = 16
 """Values after a negative one in which the entropy is not evaluated: it may be passing zero."""
 
 
-@dataclass
+@dataclass(slots=True)
 class PolicyEntropy:
     """Distinguishes the entropy of a discrete distribution from that of a continuous one.
 

@@ -47,7 +47,7 @@ ROUNDING_SHARE = 1e-9
 """Share of a level by which means of equal rewards may differ."""
 
 
-@dataclass
+@dataclass(slots=True)
 class RewardGain:
     """First, best and current level of a reward, and its noise; all are medians."""
 

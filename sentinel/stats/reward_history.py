@@ -20,7 +20,7 @@ MAX_BINS = 256
 """Stored blocks; more replace the oldest."""
 
 
-@dataclass
+@dataclass(slots=True)
 class RewardHistory:
     """Means of level and reward over blocks of records; of each level, the latest block."""
 

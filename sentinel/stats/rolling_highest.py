@@ -13,7 +13,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 
-@dataclass
+@dataclass(slots=True)
 class RollingHighest:
     """The last `size` values; `level` is the `rank`-th highest of them.
 

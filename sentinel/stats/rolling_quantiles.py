@@ -17,7 +17,7 @@ MAX_UNSORTED_VALUES = 16
 """Values since the last query that are inserted one by one; with more, all are sorted."""
 
 
-@dataclass
+@dataclass(slots=True)
 class RollingQuantiles:
     """The last `size` values; outliers among them hardly affect median and spread.
 

@@ -8,7 +8,7 @@ from sentinel.stats.baseline import Baseline
 from sentinel.stats.reward_gain import RewardGain
 
 
-@dataclass
+@dataclass(slots=True)
 class SharedBaselines:
     """Baselines by signal, of those signals that have had a finite value.
 

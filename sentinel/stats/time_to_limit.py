@@ -35,7 +35,7 @@ MAX_GAP_SPANS = 8
 """Spans without a value after which the history is discarded."""
 
 
-@dataclass
+@dataclass(slots=True)
 class TimeToLimit:
     """Estimates from levels and their times in seconds; `finest_span_seconds` is the first scale.
 

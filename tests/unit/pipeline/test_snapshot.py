@@ -6,9 +6,11 @@ import json
 from collections import deque
 from dataclasses import dataclass, field
 from math import inf, isnan, nan
+from types import SimpleNamespace
 
 import pytest
 
+from sentinel.config.plugins import load_classes
 from sentinel.detectors.run_died import RunDied
 from sentinel.model.finding import Finding, Severity
 from sentinel.model.incident import IncidentKey
@@ -111,3 +113,31 @@ def test_the_error_names_the_attribute_that_cannot_be_stored():
 
     with pytest.raises(SnapshotError, match=r"state\.file"):
         serialize(stateful)
+
+
+def test_statistics_have_no_dict_that_a_snapshot_would_make_slow():
+    detectors = [make() for make in load_classes("detectors").values()]
+    statistics = {
+        type(part)
+        for detector in detectors
+        for part in vars(detector).values()
+        if type(part).__module__.startswith("sentinel.stats.")
+    }
+
+    assert len(statistics) > 10
+    assert not [kind.__name__ for kind in statistics if "__dict__" in dir(kind)]
+
+
+def test_an_object_keeps_its_attributes_in_a_dict_of_its_own():
+    part = Stateful()
+    part.extra = 3
+    before = vars(part)
+
+    serialize(part)
+
+    assert vars(part) is not before
+    assert vars(part) == before
+
+
+def test_an_object_whose_dict_cannot_be_replaced_is_written():
+    assert json.loads(serialize(SimpleNamespace(level=1.0)))["state"] == {"level": 1.0}
