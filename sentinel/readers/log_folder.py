@@ -42,6 +42,8 @@ _OWN_FILES = (frozenset({DATABASE_NAME}), frozenset({"import.json", "used"}))
 _OUTPUT_FOLDERS = frozenset({"runs", "completions", "wandb"})
 """Folders in the output of transformers that repeat its history, or hold samples."""
 _LOG_SUFFIXES = frozenset({".jsonl", ".ndjson", ".csv", ".tsv", ".wandb", ".db", ".json", ".log"})
+_LINE_SUFFIXES = frozenset({".jsonl", ".ndjson"})
+"""Suffixes of logs of lines, whose refusal is reported whatever they hold."""
 _COMPRESSED_SUFFIXES = frozenset({".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip", ".z"})
 _TEXT_SUFFIXES = frozenset({"", ".txt", ".out", ".err"})
 """Suffixes of files that may be logs, but whose refusal is not reported."""
@@ -219,13 +221,13 @@ class _Search:
             if is_named or (is_log_name and suffix not in {".json", ".log", ".db"}):
                 yield path, "", read_error_text(error)
             return
-        is_text = is_named or suffix in console.LOG_SUFFIXES
+        is_text = is_named or suffix in console.LOG_SUFFIXES | _LINE_SUFFIXES
         readers = [
             m for m in self._readers.values() if m not in (console, number_columns) or is_text
         ]
         module = next((m for m in readers if m.can_read(path, head)), None)
         if module is None:
-            if is_named:
+            if is_named or (suffix in _LINE_SUFFIXES and head.strip()):
                 yield path, "", _refusal(path)
             return
         if module is trackio:

@@ -119,10 +119,16 @@ def test_refusals_keep_their_reasons(tmp_path):
     os.mkfifo(tmp_path / "live.jsonl")
     (tmp_path / "old.jsonl.zst").write_bytes(b"\x28\xb5\x2f\xfd" + bytes(20))
     (tmp_path / "ok.jsonl.gz").write_bytes(gzip.compress(b'{"step": 1, "loss": 2.0}\n'))
+    (tmp_path / "damaged.jsonl").write_text("not JSON\n{\n")
+    (tmp_path / "tail.jsonl").write_text('": 1, "loss": 2.5}\n{"step": 2, "loss": 2.0}\n')
+    (tmp_path / "empty.jsonl").write_text("\n")
     problems = {log.run: log.problem for log in find_logs(tmp_path)}
+    assert "its format is not known" in problems.pop("damaged")
+    assert problems.pop("tail") == "", "only the first line is damaged"
     assert "pipe" in problems["live"]
     assert "zstd" in problems["old"]
     assert problems["ok"] == ""
+    assert problems.keys() == {"live", "old", "ok"}
 
 
 def test_names_are_unique_and_short(tmp_path):
