@@ -184,6 +184,7 @@ class ConsoleParser:
     ranks: dict[Kind, int] = field(default_factory=dict)
     epoch: float | None = None
     last_step: int | None = None
+    last_total: float = inf
     is_evaluating: bool = False
     has_batches: bool = False
     epoch_rows: dict[Kind, _EpochRows] = field(default_factory=dict)
@@ -335,7 +336,7 @@ class ConsoleParser:
         if step is None and not line.is_dict and not any(map(_names_loss, row)):
             self.problem = "neither it nor a line before it has a step"
             return None
-        if step is not None and not _STEP_KEY_SET.intersection(row):
+        if step is not None and "step" not in row:
             row = {"step": step, **row}
         is_own_step = line.step is not None or (line.counter is not None and not is_held_out)
         is_own_step |= not self.has_batches
@@ -365,6 +366,10 @@ class ConsoleParser:
         if line.epoch is not None:
             self.epoch = line.epoch
         position = line.epoch if line.step is None and not self.has_batches else line.step
+        if line.total is not None:
+            # A number of steps in a line of its own counts them if it grows.
+            position = line.total if line.total > self.last_total else None
+            self.last_total = line.total
         if position is not None and isfinite(position):
             self.last_step = int(position)
 

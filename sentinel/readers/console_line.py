@@ -16,6 +16,8 @@ MAX_LINE_CHARACTERS = 16_384
 """A longer line is no line of metrics."""
 MAX_WORDS = 2
 """Words around a position, and as many for each pair, in a line that is not prose."""
+MAX_KEY_WORDS = 3
+"""Words of a key that no sign separates from its number, as in `train loss 0.5`."""
 MAX_PREFIXES = 8
 """Timestamps, levels, names and ranks before a message that are removed."""
 
@@ -61,7 +63,7 @@ _WORD = r"(?!(?i:nan|inf|infinity)(?![\w./@%-]))[A-Za-z_][\w./@%-]{0,79}+"
 _PAIR = re.compile(
     rf"(?<![\w./@%-])(?P<key>{_WORD}(?: {_WORD}){{0,4}}(?! {_WORD})"
     rf"(?: ?\([A-Za-z\d][\w.+-]{{0,20}}\))?)"
-    rf"\s{{0,4}}(?:[:=|]\s{{0,40}}|\s{{1,40}})"
+    rf"\s{{0,4}}(?:(?P<sign>[:=|])\s{{0,40}}|\s{{1,40}})"
     rf"(?:(?P<part>\d{{1,12}}+)\s?/\s?(?P<whole>\d{{1,12}}+)(?![\d./])"
     rf"|(?P<value>{_NUMBER}){_AFTER_NUMBER})"
     rf"(?P<unit>%|[A-Za-z]{{1,4}}(?:/[A-Za-z]{{1,12}})?)?(?![\w])"
@@ -106,6 +108,12 @@ _WRAPPED_NUMBER = re.compile(
     r"(?:np\.|numpy\.|torch\.)?(?:float\d{1,3}|int\d{1,3}|tensor)\(([-+\w.]{1,40})"
     r"(?:, (?:device|dtype|grad_fn)=[^(){}]{1,60}){0,3}\)"
 )
+_CONFIGURATION = re.compile(
+    r"(?:\b|_)(?:config(?:uration)?|(?:hyper)?param(?:eter)?s|arg(?:ument)?s|settings|options)"
+    r"['\"]?\s{0,4}[:=]?\s{0,4}$",
+    re.IGNORECASE,
+)
+"""What the text before a dict ends with that holds settings."""
 _BARE_WORD = re.compile(r"(?<![\w'\".])(-?(?:nan|inf|NaN|Infinity))(?![\w'\".])")
 _WORDS = re.compile(r"[A-Za-z]{2}\S*+")
 _DIGIT = re.compile(r"\d|nan|inf", re.IGNORECASE)
@@ -121,7 +129,8 @@ class ConsoleLine:
     prefix. `held_out` is whether it names an evaluation. `bar` is the description of a progress
     bar, None for any other line. `cell` is the row of a table: key and text of the value; a border
     has two empty texts. `leading` is the key of an integer that the line begins with, which may
-    count steps. `before` is the progress bar before a dict. `problem` is why a line that looks like
+    count steps. `total` is a number of steps without metrics, which may be that of all of them.
+    `before` is the progress bar before a dict. `problem` is why a line that looks like
     one of metrics cannot be read. `text` is the line without what precedes the message.
     """
 
@@ -136,6 +145,7 @@ class ConsoleLine:
     is_unfinished: bool = False
     cell: tuple[str, str] | None = None
     leading: str = ""
+    total: float | None = None
     before: ConsoleLine | None = None
     problem: str = ""
     text: str = ""
@@ -181,7 +191,7 @@ def _remove_prefixes(text: str, line: ConsoleLine) -> str:
                 line.rank, text = int(match[1]), text[match.end() :]
                 continue
         match = _PREFIX.match(text)
-        if not match or match.end() == len(text):
+        if not match:
             break
         text = text[match.end() :]
     return text
@@ -200,6 +210,8 @@ def _parse_cell(text: str, line: ConsoleLine) -> bool:
 
 
 def _parse_dict(text: str, brace: int, line: ConsoleLine) -> None:
+    if _CONFIGURATION.search(text, 0, brace):
+        return
     literal = _WRAPPED_NUMBER.sub(r"\1", text[brace:]) if "(" in text else text[brace:]
     row = _literal(literal)
     if not isinstance(row, Mapping):
@@ -214,6 +226,7 @@ def _parse_dict(text: str, brace: int, line: ConsoleLine) -> None:
         if before.bar is not None:
             line.before = before
         else:
+            line.values = before.values | line.values
             line.step, line.epoch, line.counter = before.step, before.epoch, before.counter
             line.held_out = before.held_out
     step = next((key for key in STEP_KEYS if parse_number(row.get(key)) is not None), None)
@@ -252,9 +265,12 @@ def _parse_text(text: str, line: ConsoleLine) -> None:
     if line.counter is None:
         _find_counters(remainder, line)
     line.held_out = line.held_out or _HELD_OUT.search(f"{line.leading} ; {remainder}") is not None
-    is_total = is_total and not line.values
-    if line.bar is None and (is_total or _is_prose(remainder, len(line.values))):
-        line.values, line.step, line.epoch, line.counter = {}, None, None, None
+    is_total = is_total and line.bar is None and all(key.startswith("num_") for key in line.values)
+    if is_total or _is_prose(remainder, len(line.values)):
+        line.values = {}
+        if line.bar is None:
+            line.total = line.step if is_total else None
+            line.step, line.epoch, line.counter = None, None, None
 
 
 def _parse_position(text: str, line: ConsoleLine) -> tuple[str, bool]:
@@ -294,6 +310,8 @@ def _parse_pairs(text: str, line: ConsoleLine) -> str:
     """The text without the pairs of a key and a number, which go to `values`."""
     rest, end = [], 0
     for match in _PAIR.finditer(text):
+        if not match["sign"] and match["key"].count(" ") >= MAX_KEY_WORDS:
+            continue
         rest.append(text[end : match.start()])
         end = match.end()
         key = _clean_key(match["key"])

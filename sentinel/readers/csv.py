@@ -1,7 +1,7 @@
 """CSV: a table whose first line names the columns, or DeepSpeed's directory with a file per metric.
 
 A line may leave cells empty: Lightning writes validation metrics on lines of their own. A later
-header line replaces the column names from there on.
+header line replaces the column names from there on; numbers behind the last column have no name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sentinel.readers.cells import (
 from sentinel.readers.lines import read_lines
 from sentinel.readers.log_file import log_stem, uncompressed_name
 from sentinel.readers.log_reader import HEAD_BYTES, LogReader, LogRestartedError, Row, file_reader
-from sentinel.readers.rows import STEP_KEYS
+from sentinel.readers.rows import STEP_KEYS, parse_number
 
 FORMAT_NAME = "CSV"
 
@@ -83,14 +83,17 @@ def _read_rows(path: Path, reader: LogReader, skip: int) -> Iterator[Row | None]
         elif skip:
             skip -= 1
         else:
-            # A line with another number of cells may come from another writer.
-            if len(cells) != len(columns):
+            # A line with another number of cells may come from another writer; one of more numbers
+            # from a trainer that has appended a column.
+            are_numbers = None not in map(parse_number, filter(None, cells))
+            is_read = len(cells) == len(columns) or (len(cells) > len(columns) and are_numbers)
+            if not is_read:
                 reader.problem = f"it has {len(cells)} cells, and the header {len(columns)}"
-            yield _to_row(columns, counts, cells) if len(cells) == len(columns) else {}
+            yield _to_row(columns, counts, cells) if is_read else {}
 
 
 def _to_row(columns: list[str], counts: tuple[str, ...], cells: list[str]) -> Row:
     """The cells that are not empty; the first of `counts` that is there is the step."""
-    row = {name: cell for name, cell in zip(columns, cells, strict=True) if cell}
+    row = {name: cell for name, cell in zip(columns, cells, strict=False) if cell}
     count = next((name for name in counts if name in row), None)
     return row if count is None else {"step": row[count], **row}

@@ -299,3 +299,45 @@ def test_dicts_that_were_written_at_once_keep_their_interval():
     steps = [row["step"] for row in rows("\n".join(buffered))]
 
     assert steps == sorted(steps)
+
+
+def test_the_output_before_the_first_step_is_no_metric():
+    """Preparation of data, planned steps and parameters; then verl's line of each step."""
+    steps = "".join(
+        f"(TaskRunner pid=7) step:{n} - training/global_step:{n} - actor/entropy:0.5\n"
+        "(TaskRunner pid=7)\n"
+        for n in range(1, 4)
+    )
+    text = (
+        "Filtering prompts longer than 1024 tokens (num_proc=32):   5%|5 | 46000/1000000 [00:01<]\n"
+        "Filtering prompts longer than 1024 tokens (num_proc=32):  10%|# | 92000/1000000 [00:02<]\n"
+        "Total steps: 3746, num_warmup_steps: 0\n"
+        "Hyperparameters: {'lr': 0.1, 'total_timesteps': 500000}\n"
+        "Environment parameters: {'balance': 10.0, 'window': 4}\n"
+    ) + steps
+
+    assert [(row["step"], row["actor/entropy"]) for row in rows(text)] == [
+        (1, 0.5),
+        (2, 0.5),
+        (3, 0.5),
+    ]
+
+
+def test_pairs_before_a_dict_are_read_with_it():
+    text = "".join(f"step {n} rl_loss: 0.5, data: {{'total_reward': {n}.0}}\n" for n in range(3))
+
+    assert [(r["rl_loss"], r["total_reward"]) for r in rows(text)] == [
+        (0.5, 0.0),
+        (0.5, 1.0),
+        (0.5, 2.0),
+    ]
+
+
+def test_a_number_of_steps_in_a_line_of_its_own_counts_them_if_it_grows():
+    growing = "".join(f"num of updates: {n}000\nret loss: 0.{n}\n" for n in range(1, 5))
+    planned = "Number of steps: 900\nret loss: 0.5\n" * 2
+
+    assert [(row["step"], row["ret loss"]) for row in rows(growing)] == [
+        (2000, 0.2), (3000, 0.3), (4000, 0.4)
+    ]  # fmt: skip
+    assert not any("step" in row for row in rows(planned))

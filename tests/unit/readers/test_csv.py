@@ -291,3 +291,12 @@ def test_a_directory_that_is_started_over_is_a_new_attempt(tmp_path):
         (Event.START, 8, 1),
         (Event.STEP, 8, 1),
     ]
+
+
+def test_a_column_that_is_appended_later_leaves_the_others_readable(tmp_path):
+    path = table(tmp_path / "log.csv", "step,loss", "1,0.5", "2,0.4,0.9", "3,0.3,", "4,0.2,no,x")
+    reader = open_log(path)
+
+    losses = [(step, values["loss"]) for step, values in step_values(reader)]
+    assert losses == [(1, 0.5), (2, 0.4), (3, 0.3)]
+    assert reader.skipped == 1
