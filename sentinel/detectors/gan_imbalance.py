@@ -7,6 +7,9 @@ Formula
     none     = a loss of the discriminator was negative, as that of a critic (WGAN) is, whose level
                has no floor; or it was 0 until now, as before the step from which it is used
 
+    Each of two discriminators, as of a cycle of two translations, is evaluated beside the
+    generator that it judges.
+
 Units
     `floor`: unit of the loss. `points`: logged losses of the discriminator. `steps`: steps.
 
@@ -28,7 +31,7 @@ Defaults
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite, nan
 from statistics import median
 
@@ -44,6 +47,23 @@ LEARNED_SHARE = 0.5
 other terms of its loss."""
 
 
+PAIRS = (
+    ("discriminator_loss", "generator_loss"),
+    ("discriminator_loss_b", "generator_loss_b"),
+)
+
+
+@dataclass
+class _Pair:
+    """What is known of a discriminator and its generator."""
+
+    discriminator: KOfN
+    generator: KOfN = field(default_factory=lambda: KOfN(RECENT_LOSSES))
+    first: list[float] = field(default_factory=list)
+    has_critic: bool = False
+    low_since: int | None = None
+
+
 @dataclass
 class GanImbalance(DetectorDefaults):
     """Evaluates `discriminator_loss` beside `generator_loss`, which may be in other records."""
@@ -53,7 +73,7 @@ class GanImbalance(DetectorDefaults):
     steps: int = 500
 
     events = frozenset({Event.STEP})
-    steps_with = frozenset({"discriminator_loss", "generator_loss"})
+    steps_with = frozenset(name for pair in PAIRS for name in pair)
     reads = steps_with
     signal = "discriminator_loss"
     remedy = (
@@ -63,46 +83,45 @@ class GanImbalance(DetectorDefaults):
     )
 
     def __post_init__(self) -> None:
-        self._discriminator = KOfN(self.points, below=True)
-        self._generator = KOfN(RECENT_LOSSES)
-        self._first: list[float] = []
-        self._has_critic = False
-        self._low_since: int | None = None
+        self._pairs = [_Pair(KOfN(self.points, below=True)) for _ in PAIRS]
 
     def update(self, record: Record) -> DetectorOutput:
-        """Evaluate one record with one or both of the losses."""
-        loss, generator = (record.values.get(name, nan) for name in sorted(self.steps_with))
-        if record.event is Event.STEP and isfinite(generator):
-            self._generator.add(generator, 0.0, record.step)
-            self._first = [*self._first, generator][:FIRST_LOSSES]
-        is_unused = loss == 0.0 and not self._discriminator.values
-        if record.event is not Event.STEP or not isfinite(loss) or is_unused:
+        """Evaluate one record with some of the losses; the first discriminator that has won."""
+        if record.event is not Event.STEP:
             return None
-        self._has_critic |= loss < 0.0
-        is_low = self._discriminator.add(loss, self.floor, record.step)
-        if self._has_critic or is_low is None or not self._generator.is_full:
-            return None
-        if not is_low:
-            self._low_since = None
-            return CLEAR
-        if self._low_since is None:
-            self._low_since = self._discriminator.onset or record.step
-        return self._compare(record.step, min(self._low_since, record.step))
+        outputs = [self._evaluate(record, *each) for each in zip(self._pairs, PAIRS, strict=True)]
+        finding = next((each for each in outputs if isinstance(each, Finding)), None)
+        return finding or next((each for each in outputs if each is not None), None)
 
-    def _compare(self, step: int, since: int) -> DetectorOutput:
-        """The finding, unless the generator has learned meanwhile."""
-        first, now = median(self._first), self._generator.median
+    def _evaluate(self, record: Record, pair: _Pair, names: tuple[str, str]) -> DetectorOutput:
+        loss, generator = (record.values.get(name, nan) for name in names)
+        if isfinite(generator):
+            pair.generator.add(generator, 0.0, record.step)
+            pair.first = [*pair.first, generator][:FIRST_LOSSES]
+        if not isfinite(loss) or (loss == 0.0 and not pair.discriminator.values):
+            return None
+        pair.has_critic |= loss < 0.0
+        is_low = pair.discriminator.add(loss, self.floor, record.step)
+        if pair.has_critic or is_low is None or not pair.generator.is_full:
+            return None
+        first, now = median(pair.first), pair.generator.median
+        if not is_low:
+            pair.low_since = None
+            return CLEAR
+        onset = pair.discriminator.onset or record.step
+        pair.low_since = since = min(pair.low_since or onset, onset, record.step)
         if now < first - LEARNED_SHARE * abs(first):
             return CLEAR
         return Finding(
-            summary=f"The discriminator has won: its loss is {self._discriminator.median:.3g} "
+            summary=f"The discriminator has won: its loss is {pair.discriminator.median:.3g} "
             f"(median of the last {self.points}), and the generator's is {now:.4g}, after "
             f"{first:.4g} at the start.",
             evidence={
-                "discriminator_loss_median": self._discriminator.median,
+                "discriminator_loss_median": pair.discriminator.median,
                 "generator_loss_median": now,
                 "generator_loss_at_start": first,
             },
-            severity=None if step - since >= self.steps else Severity.INFO,
+            severity=None if record.step - since >= self.steps else Severity.INFO,
             onset_step=since,
+            signal=names[0],
         )

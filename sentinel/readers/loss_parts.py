@@ -1,7 +1,8 @@
-"""Adds the loss to the rows of a YOLO training, which have its parts only.
+"""Adds the loss to the rows of a training that logs its parts only.
 
 Ultralytics and YOLOv5 to v7 log the weighted parts, on training and on held-out data, and minimise
-their sum. One part may rise while the others fall by more.
+their sum. One part may rise while the others fall by more. pix2pix logs the losses of a
+discriminator on real and on generated samples, of which it minimises the mean.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 SPLITS = ("train", "val")
 SHARED_PART = "box"
 """The part that every version logs."""
+DISCRIMINATOR_PARTS = ("D_real", "D_fake")
 OTHER_PARTS = ("cls", "dfl", "obj", "seg", "pose", "kobj")
 
 
@@ -28,4 +30,6 @@ def add_total_losses(values: dict[str, float]) -> dict[str, float]:
         parts = [values[key] for key in (shared, *others) if key in values]
         if len(parts) > 1:
             values[total] = sum(parts)
+    if values.keys() >= {*DISCRIMINATOR_PARTS}:
+        values.setdefault("D_loss", sum(values[part] for part in DISCRIMINATOR_PARTS) / 2)
     return values

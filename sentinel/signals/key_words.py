@@ -28,7 +28,7 @@ _NEUTRAL = frozenset({
     "metrics", "scalar", "scalars", "stat", "stats", "info", "per", "global", "local", "monitor",
     "result", "results", "summary", "perf", "performance", "raw", "of", "the", "over", "on",
     "charts", "chart", "interval", "window", "learner", "learners", "default", "module", "history",
-    "diagnostics", "diag", "progress", "report", "inner", "is",
+    "diagnostics", "diag", "progress", "report", "inner", "is", "during", "in", "for",
 })  # fmt: skip
 """Words that do not change which quantity it is."""
 
@@ -379,11 +379,17 @@ def _reward(content: set[str], words: list[str]) -> _Found:
 
 
 def _adversary(content: set[str]) -> _Found:
-    """The loss of a GAN's network, such as "errD", its total if that is logged."""
+    """The loss of a GAN's network, such as "errD", its total if that is logged; of the second one
+    of a pair, such as "loss_D_B", a signal of its own.
+    """
     rest = content - _LOSS_NOUNS - {"err", "error"}
+    if rest == content:
+        return None
+    ending = "_b" if rest & {"b", "2"} else ""
+    rest -= {"a", "b", "1", "2"}
     for name, network in _ADVERSARY_SIGNALS.items():
-        if rest != content and rest & network and rest <= network | _ADVERSARIAL | _TOTAL:
-            return name, 0 if rest & _TOTAL else len(rest)
+        if rest & network and rest <= network | _ADVERSARIAL | _TOTAL:
+            return f"{name}{ending}", 0 if rest & _TOTAL else len(rest)
     return None
 
 

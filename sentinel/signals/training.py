@@ -56,11 +56,25 @@ LOSSES = (
         ("dloss", "d_a"),
     ),
     Signal(
+        "discriminator_loss_b",
+        "",
+        _MEAN,
+        "Loss of the second discriminator, as of a cycle of two translations.",
+        ("d_b",),
+    ),
+    Signal(
         "generator_loss",
         "",
         _MEAN,
         "Loss of the network whose samples a discriminator judges.",
-        ("gloss", "g_a"),
+        ("gloss", "g_a", "g_gan"),
+    ),
+    Signal(
+        "generator_loss_b",
+        "",
+        _MEAN,
+        "Loss of the generator that the second discriminator judges.",
+        ("g_b",),
     ),
     Signal(
         "token_accuracy",

@@ -111,3 +111,30 @@ def test_losses_in_rows_of_their_own_are_judged_together():
     ):
         findings += [detector.update(first), detector.update(second)]
     assert any(isinstance(each, Finding) and each.severity is None for each in findings)
+
+
+@pytest.mark.parametrize(
+    "keys", [("D_B", "G_B"), ("loss_D_B", "loss_G_B"), ("D_loss_2", "G_loss_2")]
+)
+def test_the_second_discriminator_of_a_cycle_is_judged_too(keys):
+    """The first one is healthy; with a healthy second one there is no finding."""
+    converter = RowConverter(run="gan")
+    first = keys[0].replace("B", "A").replace("2", "1"), keys[1].replace("B", "A").replace("2", "1")
+    losses = [*healthy(1200, 0.5), *healthy(1200, 0.6, 2)]
+    findings = {}
+    for name, second in (("won", won(1200)), ("healthy", (losses[:1200], losses[1200:]))):
+        rows = zip(losses[:1200], losses[1200:], *second, strict=True)
+        records = [
+            converter.to_record({"step": n, **dict(zip((*first, *keys), row, strict=True))})
+            for n, row in enumerate(rows)
+        ]
+        findings[name] = first_finding(GanImbalance(), records)[1]
+    assert findings["won"].signal == "discriminator_loss_b"
+    assert findings["healthy"] is None
+
+
+def test_the_losses_on_real_and_on_generated_samples_are_one_loss():
+    converter = RowConverter(run="gan")
+    record = converter.to_record({"step": 1, "G_GAN": 2.0, "D_real": 0.5, "D_fake": 0.25})
+    assert record.values["discriminator_loss"] == 0.375
+    assert record.values["generator_loss"] == 2.0
