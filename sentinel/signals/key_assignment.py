@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from sentinel.signals.catalogue import SIGNALS, normalize_key
 from sentinel.signals.key_map import KeyMap, KeyMapping, displaced_mapping
-from sentinel.signals.key_words import COMPONENT, InferredSignal, infer_signal
+from sentinel.signals.key_words import COMPONENT, InferredSignal, infer_signal, nearest_signal
 
 SETTLING_RECORDS = 8
 """Records after which a signal keeps the key that was chosen for it by its words."""
@@ -128,6 +128,8 @@ class KeyAssignment:
             if name and name not in exact:
                 assigned[key] = KeyMapping(name, inferred.factor)
         assigned |= self._of_first_held_out_set(signals)
+        if is_policy and self.is_settled and signals.isdisjoint({"reward", "eval_reward"}):
+            assigned |= self._only_reward(key_map)
         if self.is_settled and signals.isdisjoint({"reward", "loss"}):
             assigned |= self._reward_of_evaluations(key_map, candidates.get("eval_reward", []))
         return assigned
@@ -141,6 +143,12 @@ class KeyAssignment:
         names = (name for name in _OF_HELD_OUT_SET if f"eval_{name}" not in signals)
         keys = {f"eval_{first}_{name}": KeyMapping(f"eval_{name}") for name in names}
         return {key: mapping for key, mapping in keys.items() if key in self.counts}
+
+    def _only_reward(self, key_map: KeyMap) -> dict[str, KeyMapping]:
+        """The one key whose text names a reward, in whatever words: a policy is trained by one."""
+        names = [key for key in self.counts if nearest_signal(key) == "reward"]
+        is_one = len(names) == 1 and key_map.lookup(names[0]).name == names[0]
+        return {names[0]: KeyMapping("reward")} if is_one else {}
 
     def _kl_to_prior(self) -> dict[str, KeyMapping]:
         """The KL of an autoencoder, which has no reference: only its own name."""

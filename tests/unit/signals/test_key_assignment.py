@@ -258,3 +258,14 @@ def test_the_kl_of_a_world_model_is_no_distance_to_a_reference():
 def test_keys_of_trainers(keys, signals):
     """slime, NeMo-RL, AReaL, prime-rl, SkyRL, skrl, torchtune."""
     assert sorted(signals_of(*keys).values()) == sorted(signals)
+
+
+def test_the_only_key_that_names_a_reward_is_that_of_a_policy():
+    """In whatever words; of two such keys, or beside a reward, none is."""
+    assert signals_of("Rewards Episodi", "actor_losses")["Rewards Episodi"] == "reward"
+    assert "Rewards Episodi" not in signals_of("Rewards Episodi", "loss")
+    assert "Rewards Episodi" not in signals_of("Rewards Episodi", "actor_losses", "my_reward")
+    assert "Rewards Episodi" not in signals_of("Rewards Episodi", "actor_losses", "ep_rew_mean")
+    assert signals_of("Total reward during evaluation", "SPS") == {
+        "Total reward during evaluation": "reward"
+    }
