@@ -1,10 +1,11 @@
 """NaN or infinity: a value is not finite that was, or that training depends on.
 
 Formula
-    vital    = the loss, eval loss, gradient norm, reward, KL and entropy; every value in training
-               whose name contains loss; and every other value whose name contains such a word and
-               that was finite in the first `proven` records, counted separately for steps and
-               evaluations
+    vital    = the loss, eval loss, gradient norm, reward, KL and entropy, but no reward before one
+               is finite, within `proven` records: until an episode ends none is known; every value
+               in training whose name contains loss; and every other value whose name contains
+               such a word and that was finite in the first `proven` records, counted separately for
+               steps and evaluations
     other    = any other value that was finite before and in the first `proven` records; each is
                reported `several` times at most, since it may be undefined by design
     lost     = vital and other values of a record that are NaN or infinite, in total or on a rank;
@@ -193,6 +194,8 @@ class NanOrInf(DetectorDefaults):
         return reports <= self.several
 
     def _is_vital(self, name: str, seen: int) -> bool:
+        if name == "reward" and name not in self._once_finite and seen <= self.proven:
+            return False
         if name in CORE_SIGNALS or is_training_loss(name):
             return True
         if name in self._nan_by_design or not _is_vital_name(name) or STD_PATTERN.search(name):

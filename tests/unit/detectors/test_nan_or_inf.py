@@ -273,3 +273,10 @@ def test_a_single_lost_norm_at_a_loss_that_has_exploded_is_a_warning():
 
     assert severity(9e4) is Severity.WARNING
     assert severity(90.0) is Severity.INFO
+
+
+def test_a_reward_before_the_first_episode_ends_is_not_lost():
+    """For some records only; a reward that was known before is lost at once."""
+    assert severities(steps(reward=[nan] * 4 + FINITE)) == []
+    assert severities(steps(reward=[nan] * 12))[-1] is Severity.WARNING
+    assert severities(steps(reward=[1.0, nan, nan])) == [Severity.INFO, Severity.WARNING]
