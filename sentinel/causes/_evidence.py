@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from statistics import median
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from statistics import fmean, median
 from typing import ClassVar, TypeGuard
 
-from sentinel.model.diagnosis import CaseContext, Evidence, Symptom
+from sentinel.model.diagnosis import RESUMED_STEP_KEY, CaseContext, Evidence, Symptom
 from sentinel.model.finding import Severity
 from sentinel.signals.setting_names import describe_setting, with_setting_names
 from sentinel.signals.usual_learning_rate import ADAPTER_FACTOR, has_adapters
@@ -81,6 +82,43 @@ def is_back(context: CaseContext, signal: str, symptom: Symptom, factor: float) 
         return False
     usual, now = median(before), median(after)
     return usual <= factor * now and now <= factor * usual
+
+
+def mean_error(values: Sequence[float], *counts: int) -> float:
+    """Standard error of the difference of means of so many values each, by the noise of `values`.
+
+    >>> mean_error([0.0, 1.13, 0.0], 2, 2)
+    1.0
+    """
+    # The mean absolute difference of two normal values is 1.13 standard deviations.
+    noise = fmean(abs(a - b) for a, b in pairwise(values)) / 1.13
+    return float(noise * sum(1 / count for count in counts) ** 0.5)
+
+
+RESTART_EFFECT_POINTS, ONSET_TOLERANCE_POINTS = 32, 4
+"""Logged values after a restart in which an incident counts as its effect, and by which an onset
+may be estimated too early."""
+
+
+def restart_step(context: CaseContext) -> int | None:
+    """First step after the last resume; in a log, a step that went back shows it.
+
+    None for a run that restarted at its first step, since it had no state to lose.
+    """
+    step = context.number(RESUMED_STEP_KEY, "resumed_from")
+    back = context.earliest_in_run("step_regression")
+    if step is None and back is not None and back.severity is not Severity.CRITICAL:
+        step = back.onset_step
+    first_step = max(1.0, context.number("logging_steps") or 1.0)
+    return None if step is None or step <= first_step else int(step)
+
+
+def follows_restart(context: CaseContext, symptom: Symptom | None, restart: int | None) -> bool:
+    """Whether the symptom begins soon after the restart."""
+    if symptom is None or restart is None:
+        return False
+    points = (symptom.onset_step - restart) / context.steps_per_point
+    return -ONSET_TOLERANCE_POINTS <= points <= RESTART_EFFECT_POINTS
 
 
 UNCHANGED_FACTOR, SHARED_RISE = 1.2, 1 / 4

@@ -16,10 +16,10 @@ Evidence
     sharpness far beyond what the rate is stable at. Layers whose units die, or that saturate, after
     they had a gradient, support it. One event at a usual rate, a rise that training undoes at the
     same rate, and, where no gradient norm is logged, one that leaves the loss below that of an
-    untrained model make it possible only. A rate that had decayed to a tenth of its highest before
-    excludes it, and so does, at a rate that is not high, a gradient norm or a held-out loss that
-    did not rise with the loss: the data changed. A loss that fell without a bound has a term that
-    is wrong.
+    untrained model make it possible only. A resume at which it begins excludes it, and so does a
+    rate that had decayed to a tenth of its highest before, and, at a rate that is not high, a
+    gradient norm or a held-out loss that did not rise with the loss: the data changed. A loss that
+    fell without a bound has a term that is wrong.
 
 Source
     Cohen et al. 2021 (arXiv:2103.00065) on the edge of stability; Wortsman et al. 2023
@@ -35,8 +35,10 @@ from typing import ClassVar
 from sentinel.causes._evidence import (
     MIN_VALUES_BACK,
     StatedCause,
+    follows_restart,
     is_reported,
     possibly_first,
+    restart_step,
     signals_without_rise,
     symptom_evidence,
     weighted_evidence,
@@ -105,7 +107,10 @@ class LearningRateTooHigh(StatedCause):
         is_settled = divergence is None or divergence.severity is Severity.CRITICAL
         has_recurred = spike is not None and spike.occurrences > 1 and is_settled
         # Where the loss jumped in one step and stays high, a batch may have caused it as well.
-        is_jump = spike is not None and (divergence is None or _is_same_event(spike, divergence))
+        is_jump = spike is not None and (
+            divergence is None
+            or (possibly_first(spike, divergence) and possibly_first(divergence, spike))
+        )
         is_gradual = divergence is not None and not is_jump
         layers = list(_layer_evidence(context))
         yield from layers
@@ -138,6 +143,9 @@ class LearningRateTooHigh(StatedCause):
         before = [rate for step, rate in points if began and step < began.onset_step]
         if before and rates is not None and before[-1] < DECAYED_SHARE * rates.highest:
             yield f"The learning rate was {before[-1]:.3g} by then, after {rates.highest:.3g}."
+        restart = restart_step(context)
+        if restart is not None and follows_restart(context, began, restart):
+            yield f"It began when the run was resumed at step {restart}."
         divergence = context.symptoms.get("loss_divergence")
         if divergence is not None and LARGEST_AT_START_KEY in divergence.evidence:
             yield "The loss fell, and nothing bounds it from below."
@@ -176,10 +184,6 @@ def _is_beyond_recovery(context: CaseContext, divergence: Symptom | None) -> boo
         if now - usual < UNDONE_SHARE * (median(sorted(risen)[-MIN_VALUES_BACK:]) - usual):
             return False
     return "grad_norm" in context.values or divergence.severity is Severity.CRITICAL
-
-
-def _is_same_event(one: Symptom, other: Symptom) -> bool:
-    return possibly_first(one, other) and possibly_first(other, one)
 
 
 def _stuck_evidence(context: CaseContext) -> Iterable[Evidence]:

@@ -17,13 +17,13 @@ Source
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
 from statistics import fmean
 from typing import ClassVar
 
 from sentinel.causes._evidence import (
     StatedCause,
     certainly_first,
+    mean_error,
     possibly_first,
     weighted_evidence,
 )
@@ -112,8 +112,6 @@ def _has_fallen(rewards: Sequence[float]) -> bool:
         return False
     levels = (fmean(before[i : i + LEVEL_VALUES]) for i in range(len(before) - LEVEL_VALUES + 1))
     best = max(levels)
-    # The mean absolute difference of two normal values is 1.13 standard deviations.
-    noise = fmean(abs(a - b) for a, b in pairwise(rewards)) / 1.13
-    error = noise * (1 / LEVEL_VALUES + 1 / CURRENT_VALUES) ** 0.5
+    error = mean_error(rewards, LEVEL_VALUES, CURRENT_VALUES)
     least = max(LOST_SHARE * (best - min(rewards)), LOST_STANDARD_ERRORS * error)
     return bool(best - fmean(now) > least)

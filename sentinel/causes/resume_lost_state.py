@@ -18,15 +18,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
-from sentinel.causes._evidence import StatedCause, weighted_evidence
-from sentinel.model.diagnosis import RESUMED_STEP_KEY, CaseContext, Evidence, Symptom
-from sentinel.model.finding import Severity
-
-MAX_POINTS_AFTER_RESTART = 32
-"""Logged values after a restart in which an incident counts as its effect."""
-
-ONSET_TOLERANCE_POINTS = 4
-"""Logged values by which an onset may be estimated too early."""
+from sentinel.causes._evidence import (
+    StatedCause,
+    follows_restart,
+    restart_step,
+    weighted_evidence,
+)
+from sentinel.model.diagnosis import RESUMED_STEP_KEY, CaseContext, Evidence
 
 EFFECT_WEIGHTS = {
     "learning_rate_anomaly": 0.7,
@@ -56,13 +54,13 @@ class ResumeLostState(StatedCause):
 
     def evidence(self, context: CaseContext) -> Iterable[Evidence]:
         """Incidents soon after a restart; nothing without one."""
-        restart = _restart_step(context)
+        restart = restart_step(context)
         if restart is None:
             return
         near = {
             name: weight
             for name, weight in EFFECT_WEIGHTS.items()
-            if _is_soon_after(context.symptoms.get(name), restart, context.steps_per_point)
+            if follows_restart(context, context.symptoms.get(name), restart)
         }
         if near:
             yield from weighted_evidence(context, near)
@@ -70,7 +68,7 @@ class ResumeLostState(StatedCause):
 
     def contradictions(self, context: CaseContext) -> Iterable[str]:
         """Several runs in one log: they begin where the first one did, or again and again."""
-        back, restart = context.symptoms.get("step_regression"), _restart_step(context)
+        back, restart = context.earliest_in_run("step_regression"), restart_step(context)
         first = min((each.first_step for each in context.ranges.values()), default=None)
         if back is not None and back.occurrences > 1:
             yield f"The step went back {back.occurrences} times, as where a log has several runs."
@@ -78,23 +76,3 @@ class ResumeLostState(StatedCause):
         is_stated = context.number(RESUMED_STEP_KEY, "resumed_from") is not None
         if first is not None and restart is not None and restart <= first and not is_stated:
             yield f"Step {restart} is the first of the log, as where it has several runs."
-
-
-def _restart_step(context: CaseContext) -> int | None:
-    """First step after the last resume; in a log, a step that went back shows it.
-
-    None for a run that restarted at its first step, since it had no state to lose.
-    """
-    step = context.number(RESUMED_STEP_KEY, "resumed_from")
-    back = context.symptoms.get("step_regression")
-    if step is None and back is not None and back.severity is not Severity.CRITICAL:
-        step = back.onset_step
-    first_step = max(1.0, context.number("logging_steps") or 1.0)
-    return None if step is None or step <= first_step else int(step)
-
-
-def _is_soon_after(symptom: Symptom | None, restart_step: int, steps_per_point: float) -> bool:
-    if symptom is None:
-        return False
-    points = (symptom.onset_step - restart_step) / steps_per_point
-    return -ONSET_TOLERANCE_POINTS <= points <= MAX_POINTS_AFTER_RESTART

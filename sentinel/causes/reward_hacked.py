@@ -7,7 +7,8 @@ Evidence
     Reward, KL and length that rise together are the main evidence, and so is a reward that rises
     while most completions are cut off: they have no end that could earn it, or while the share of
     correct answers falls. A KL or a length that fires its own detector, and repeated phrases,
-    confirm it. A reward that has fallen, or is not above its level before, excludes it.
+    confirm it. A reward that has fallen, or is not above its level before by the error of their
+    means, excludes it.
 
 Source
     Gao et al. 2023 (arXiv:2210.10760): the true reward falls with distance while the proxy rises;
@@ -17,12 +18,13 @@ Source
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from statistics import median
+from statistics import fmean
 from typing import ClassVar
 
 from sentinel.causes._evidence import (
     StatedCause,
     is_rewarded_though_cut_off,
+    mean_error,
     stronger_kl_advice,
     summaries,
     weighted_evidence,
@@ -40,7 +42,7 @@ LONGER = {"length_explosion or truncation": 0.4}
 """Weight of completions that only become longer."""
 
 LEVEL_VALUES = 8
-"""Logged rewards whose median is a level."""
+"""Logged rewards whose mean is a level."""
 
 
 class RewardHacked(StatedCause):
@@ -70,7 +72,9 @@ class RewardHacked(StatedCause):
         points = context.history.get("reward", ())
         before = [reward for step, reward in points if began and step < began.onset_step]
         level = [reward for _, reward in points][-LEVEL_VALUES:]
-        if len(before) >= LEVEL_VALUES and median(level) <= median(before):
+        if len(before) >= LEVEL_VALUES and fmean(level) <= fmean(before) + mean_error(
+            before, len(before), LEVEL_VALUES
+        ):
             yield "The reward has not risen."
 
     def remedy(self, context: CaseContext) -> str:

@@ -225,3 +225,12 @@ def test_a_loss_that_fell_without_a_bound_has_another_cause():
     assert [*LearningRateTooHigh().contradictions(unbounded)] == [
         "The loss fell, and nothing bounds it from below."
     ]
+
+
+def test_a_loss_that_rises_when_the_run_is_resumed_has_another_cause():
+    """One that rises long after the resume has not."""
+    rise = {"loss_divergence": 400, "grad_explosion": 405}
+
+    assert is_diagnosed(make_context(METADATA, **rise))
+    assert not is_diagnosed(make_context(METADATA, **rise, step_regression=395))
+    assert is_diagnosed(make_context(METADATA, **rise, step_regression=100))

@@ -84,3 +84,13 @@ def test_correct_answers_that_fall_while_the_reward_rises_are_diagnosed(seed):
     replay = diagnose_run(records(run), LOOSE)
 
     assert replay.causes == ["reward_hacked"]
+
+
+def test_a_reward_that_is_higher_by_chance_contradicts_it():
+    context = make_context({}, reward_hacking=120, kl_blowup=120)
+    noise = [0.5 + 0.1 * (-1) ** n for n in range(40)]
+    cause = {"it": RewardHacked()}
+    for gain, is_hacked in ((0.01, False), (0.3, True)):
+        rewards = [*noise, *(reward + gain for reward in noise)]
+        history = {"reward": tuple((80 + n, reward) for n, reward in enumerate(rewards))}
+        assert (diagnose(replace(context, history=history), cause) is not None) is is_hacked
