@@ -82,7 +82,7 @@ class GpuFault(DetectorDefaults):
             evidence={
                 "xid": float(number),
                 "new_uncorrectable_memory_errors": new_errors,
-                **_host_evidence(host),
+                **({"host": host} if host else {}),
             },
             severity=_severity(number, new_errors),
         )
@@ -94,10 +94,6 @@ class GpuFault(DetectorDefaults):
         if self._baseline_errors is None or errors < self._baseline_errors:
             self._baseline_errors = errors
         return errors - self._baseline_errors
-
-
-def _host_evidence(host: str) -> dict[str, str]:
-    return {"host": host} if host else {}
 
 
 def _severity(xid: int, new_errors: float) -> Severity:

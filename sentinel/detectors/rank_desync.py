@@ -174,7 +174,10 @@ class RankDesync(DetectorDefaults):
         """Add a setting that differs before it was proven; returns whether it can be evaluated."""
         previous, state.last_spread = state.last_spread, spread
         is_near = spread.max - spread.min <= MIN_SETTING_DIFFERENCE * abs(spread.max)
-        if is_near or (previous is not None and _is_one_record_apart(previous, spread)):
+        # One rank reports now what another one reported in the record before.
+        if is_near or (
+            previous is not None and (spread.max == previous.min or spread.min == previous.max)
+        ):
             state.is_excluded, state.apart_count = True, 0
             return False
         self._update_counts(state, step, is_apart=True, is_far=True)
@@ -249,11 +252,6 @@ def _is_whole_gradient(spread: Spread, value: float) -> bool:
     return value == spread.max and spread.min > MIN_NORM_SHARE * spread.max
 
 
-def _is_one_record_apart(previous: Spread, spread: Spread) -> bool:
-    """Whether one rank reports now what another one reported in the record before."""
-    return spread.max == previous.min or spread.min == previous.max
-
-
 def _describe_ranks(spread: Spread, attributes: Mapping[str, str]) -> str:
     """The differing values with their ranks, and with their hosts if known."""
     mismatch = spread.mismatch
@@ -272,13 +270,9 @@ def _describe_ranks(spread: Spread, attributes: Mapping[str, str]) -> str:
         return f"{value} on rank {ranks[0]}{hosts}{others}"
     hidden = mismatch.count - len(ranks)
     more = f" and {hidden} more" if hidden > 0 else ""
-    which = "ranks" if _has_one_value(mismatch) else "the first of ranks"
+    is_one_value = len({value for _, value in mismatch.differing_ranks}) == 1
+    which = "ranks" if is_one_value else "the first of ranks"
     return f"{value} on {which} {_format_ranks(mismatch)}{more}{hosts}{others}"
-
-
-def _has_one_value(mismatch: RankMismatch) -> bool:
-    """Whether the listed ranks have the same value."""
-    return len({value for _, value in mismatch.differing_ranks}) == 1
 
 
 def _format_ranks(mismatch: RankMismatch) -> str:

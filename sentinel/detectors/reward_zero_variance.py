@@ -114,7 +114,8 @@ class RewardZeroVariance(DetectorDefaults):
         window = self.points if self._has_varied else 2 * self.points
         is_idle = (
             self._count >= window
-            and self._may_be_idle(window)
+            # One of the newest values is idle.
+            and self._count - self._last_idle < window
             and self._mean_idle(window) >= self.share
         )
         self._is_lasting = is_idle and (
@@ -146,10 +147,6 @@ class RewardZeroVariance(DetectorDefaults):
 
     def _latest(self, count: int) -> list[tuple[int, float, float]]:
         return list(self._points)[-count:]
-
-    def _may_be_idle(self, count: int) -> bool:
-        """Whether the mean idle share of the newest values can reach `share`: one of them does."""
-        return self._count - self._last_idle < count
 
     def _mean_idle(self, count: int) -> float:
         latest = self._latest(count)

@@ -127,8 +127,10 @@ def _death_finding(record: Record) -> Finding:
     agent = ", together with the agent of the run" if "agent_killed" in attributes else ""
     running = int(record.values["ranks_running"])
     rest = followers_text(attributes, running) or "no rank is left"
-    # A job that is requeued or cancelled after a rank failed by itself changes nothing of that.
-    job = None if _has_failed_itself(attributes) else job_end(attributes)
+    # A job that is requeued or cancelled after a rank crashed, exited or ran out of its memory
+    # changes nothing of that.
+    is_own = attributes.get("signal") in CRASHES or not {"code", "oom_kill"}.isdisjoint(attributes)
+    job = None if is_own else job_end(attributes)
     return Finding(
         summary=f"{format_ranks(culprits)} {verb}{how} at step {record.step}{silence}{agent}; "
         f"{rest}.{_job_sentence(attributes)}",
@@ -154,11 +156,6 @@ def _stopped_finding(record: Record) -> Finding:
         severity=severity if job is None else job.severity or severity,
         remedy=STOPPED_REMEDY if job is None else job.remedy,
     )
-
-
-def _has_failed_itself(attributes: Mapping[str, str]) -> bool:
-    """Whether a rank crashed, exited, or used more memory than its group may."""
-    return attributes.get("signal") in CRASHES or "code" in attributes or "oom_kill" in attributes
 
 
 def _job_sentence(attributes: Mapping[str, str]) -> str:
