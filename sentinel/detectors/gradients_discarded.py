@@ -5,8 +5,9 @@ Formula
                 is cleared, and no weight has changed since
     Finding   = the passes are discarded in 15 updates in a row, each step is taken with the
                 gradient of the last pass, scaled at most, and in the last of these updates all
-                passes have the same operations, and none makes a gradient of its inputs or uses the
-                graph of another one
+                passes have the same operations, none makes a gradient of its inputs or uses the
+                graph of another one, and either the loss is divided by the number of passes, each
+                batch is of the same data loader, or no batch is and all have the same shapes
 
 Units
     There are no settings. Updates: steps of the optimizer with more than one backward pass.
@@ -16,11 +17,13 @@ Source
     that of one micro-batch, and the passes before it are computed for nothing.
 
 Defaults
-    15 updates: a loop leaves out a batch now and then, and a gradient that is kept and compared, as
-    in continual learning, changes the one of the step in some of them. Sharpness-aware minimization
-    changes the weights between the passes, an attack makes gradients of its inputs, and the parts
-    of a loss are measured before they are added, in one graph or each in its own. Trainings with
-    several optimizers are left out: the passes of a GAN make gradients for both models.
+    15 updates: a loop leaves out a batch now and then. In continual learning the gradient of a
+    memory is computed, compared and cleared; while it agrees with that of the batch, the step is
+    taken with the latter alone, and only the source of the batches shows that. Sharpness-aware
+    minimization changes the weights between the passes, an attack makes gradients of its inputs,
+    and the parts of a loss are measured before they are added, in one graph or each in its own.
+    Trainings with several optimizers are left out: the passes of a GAN make gradients for both
+    models.
 """
 
 from __future__ import annotations

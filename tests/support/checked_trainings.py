@@ -466,6 +466,18 @@ def zeroed_in_each_pass() -> None:
         scaler.update()
 
 
+def cleared_in_each_pass_over_data() -> None:
+    """Without a division of the loss, and with batches of several sizes."""
+    model = network()
+    optimizer = AdamW(model.parameters())
+    data = DataLoader([examples(8 + at % 5) for at in range(2 * STEPS)], None, shuffle=True)
+    for number, batch in enumerate(data):
+        optimizer.zero_grad()
+        loss_of(model, batch).backward()
+        if number % 2:
+            optimizer.step()
+
+
 def initialized_after_a_load() -> None:
     """A runner initializes the weights that were loaded (DINOv2_mmseg#1)."""
     model = network()
@@ -578,6 +590,7 @@ SILENT: dict[Training, str] = {
     generator_initialized_after_a_load: "weights_not_loaded",
     cleared_in_each_pass: "gradients_discarded",
     zeroed_in_each_pass: "gradients_discarded",
+    cleared_in_each_pass_over_data: "gradients_discarded",
     checkpoint_with_another_prefix: "weights_not_loaded",
     step_never_called: "weights_not_updated",
     step_replaced: "weights_not_updated",
@@ -939,6 +952,34 @@ def compared_with_earlier_tasks() -> None:
             for one, other in zip(weights, kept, strict=True):
                 one.grad.sub_(other, alpha=product / size)
         optimizer.step()
+
+
+def compare_agreeing_tasks(
+    batches: Iterable[Iterable[Tensor]], memory: int, *, is_kept: bool = False
+) -> None:
+    """Continual learning of tasks that agree, so that no gradient is ever projected."""
+    model = network()
+    optimizer, weights = SGD(model.parameters(), 0.05), [*model.parameters()]
+    for _, batch in zip(range(STEPS), batches, strict=False):
+        optimizer.zero_grad()
+        loss_of(model, examples(memory)).backward()
+        kept = [each.grad if is_kept else each.grad.clone() for each in weights]
+        optimizer.zero_grad()
+        loss_of(model, batch).backward()
+        assert all(one.grad.shape == other.shape for one, other in zip(weights, kept, strict=True))
+        optimizer.step()
+
+
+def compared_with_a_larger_memory() -> None:
+    compare_agreeing_tasks(iter(examples, None), 64)
+
+
+def compared_with_a_memory_that_is_no_data_set() -> None:
+    compare_agreeing_tasks(DataLoader([examples() for _ in range(STEPS)], None, shuffle=True), 16)
+
+
+def compared_with_gradients_that_are_kept() -> None:
+    compare_agreeing_tasks(iter(examples, None), 16, is_kept=True)
 
 
 def generator_not_detached() -> None:
@@ -1525,7 +1566,9 @@ HEALTHY: tuple[Training, ...] = (
     sharpness_through_data, sharpness_with_a_radius_of_zero, embedding_attacked,
     inputs_attacked, losses_measured_alone, losses_measured_in_passes,
     gradients_of_examples_clipped, gradients_of_examples_clipped_in_place, clipped_in_each_pass,
-    batches_left_out, compared_with_earlier_tasks, generator_not_detached,
+    batches_left_out, compared_with_earlier_tasks, compared_with_a_larger_memory,
+    compared_with_a_memory_that_is_no_data_set, compared_with_gradients_that_are_kept,
+    generator_not_detached,
     discriminator_frozen_for_the_generator, step_with_the_loss, sharpness_aware,
     parts_loaded,
     mixed_precision, autocast_for_a_frozen_part, checkpointed_in_mixed_precision,

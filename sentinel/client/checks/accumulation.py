@@ -2,15 +2,16 @@
 
 Of an update with several passes only the last one counts then. Trainings that clear the gradients
 of a pass on purpose change the weights before the next one, make gradients of their inputs, use the
-graph again, compute other losses or set the gradients before the step; what shows that is looked at
-before a report.
+graph again, compute other losses, keep the gradients or set them before the step; what shows that
+is looked at before a report. Continual learning compares the gradient of a memory with that of the
+batch, and uses one of them alone while they agree: its passes have batches of different sources.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from typing import Any, ClassVar
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any, ClassVar, NamedTuple
 from weakref import ref
 
 from sentinel.client.capture.device_copy import is_capturing_graph
@@ -25,8 +26,22 @@ UPDATES_TO_JUDGE, UPDATES_TO_PASS = 15, 3
 INSPECTED_PASSES = 3
 """Passes of the last one of these updates whose graph and weights are looked at."""
 SAMPLED_ELEMENTS = 4096
+MAX_LAST_NODES = 3
+"""Nodes of a graph, from its root, among which the loss is divided by the number of passes."""
 MIN_RELATION = 0.999
 """Cosine between the gradient of the last pass and that of the step: it may be scaled."""
+
+
+class _Pass(NamedTuple):
+    """A backward pass: names of its operations, shapes of their results, sources of its batch."""
+
+    operations: Sequence[str]
+    shapes: Sequence[Any]
+    sources: Collection[int]
+
+    def has_source_of(self, other: _Pass) -> bool:
+        """Whether the batches of both are of one loader, or of the same shapes without a loader."""
+        return self.sources == other.sources and (bool(self.sources) or self.shapes == other.shapes)
 
 
 class Accumulation(Check):
@@ -42,6 +57,10 @@ class Accumulation(Check):
         self._version_before = -1
         self._least_relation: Any = None
         """The least one of the updates in a row, on its device."""
+        self._last_passes = 0
+        """Passes of the update before."""
+        self._sources: set[int] = set()
+        """Ids of the iterators of data loaders that gave a batch since the last pass."""
         self._begin_update()
 
     def _begin_update(self) -> None:
@@ -55,15 +74,20 @@ class Accumulation(Check):
         self._sample: Any = None
         self._newest_node = -1
         """The sequence number of the newest node in the graphs of the inspected passes."""
-        self._operations: list[str] = []
-        """Those of the first inspected pass."""
+        self._first: _Pass | None = None
+        """The first inspected pass."""
         self._sums: Any = None
         """Checksums of all weights before the first inspected pass."""
         self._differences: list[Any] = []
         """Elements that must be 0 where passes are discarded, on their device."""
 
+    def on_batch(self, iterator: Any, _: Any) -> None:
+        """A batch arrived."""
+        self._sources.add(id(iterator))
+
     def before_backward(self) -> None:
         """Whether the gradient of the pass before was cleared, with the same weights."""
+        sources, self._sources = self._sources, set()
         parameter = self._find_parameter()
         if parameter is None:
             return
@@ -74,13 +98,14 @@ class Accumulation(Check):
                 or gradient is not self._gradient()
                 or write_count(gradient) != self._version
             )
+            is_kept = gradient is not self._gradient() and self._gradient() is not None
             is_same_weight = write_count(parameter) == self._weight_version
-            self._are_discarded &= is_cleared and is_same_weight
+            self._are_discarded &= is_cleared and is_same_weight and not is_kept
         self._before = (lambda: None) if gradient is None else ref(gradient)
         self._version_before = write_count(gradient)
         is_last_update = self.wrong_count == UPDATES_TO_JUDGE - 1
         if is_last_update and self._are_discarded and self._passes < INSPECTED_PASSES:
-            self._inspect(parameter.device, gradient)
+            self._inspect(parameter.device, gradient, sources)
 
     def after_backward(self) -> None:
         """Count the pass if it wrote the gradient."""
@@ -126,6 +151,7 @@ class Accumulation(Check):
         else:
             # Now and then a batch is left out.
             self.wrong_count = 0
+        self._last_passes = self._passes
         self._begin_update()
         parameter = self._find_parameter()
         if parameter is None or parameter.grad is None:
@@ -136,8 +162,8 @@ class Accumulation(Check):
         if parameter is not None and (is_flat or not is_plain(parameter.grad)):
             self._find_parameter = lambda: None
 
-    def _inspect(self, device: Any, gradient: Any) -> None:
-        """Look at the graph of the pass that begins, the weights and the gradient."""
+    def _inspect(self, device: Any, gradient: Any, sources: Collection[int]) -> None:
+        """Look at the graph of the pass that begins, its batch, the weights and the gradient."""
         torch, parameters = sys.modules["torch"], self.training.parameters
         own = {*map(id, parameters)}
         nodes = [*graph_nodes(each.grad_fn for each in self.training.roots)]
@@ -146,15 +172,18 @@ class Accumulation(Check):
         are_parameters = all(
             id(each) in own or isinstance(each, torch.nn.Parameter) for each in leaves
         )
-        operations = [node.name() for node in nodes]
-        self._operations = self._operations or operations
+        current = _Pass([node.name() for node in nodes], [*map(_shapes, nodes)], sources)
+        self._first = self._first or current
+        # Batches of one loader may have different shapes, and so may parts of one loss.
+        is_alike = current.has_source_of(self._first) or self._last_passes in _divisors(nodes[0])
         # A graph that is used again has nodes from before the last pass, and parts of a loss that
         # are measured one by one have other operations.
         if (
             not numbers
             or not are_parameters
             or min(numbers) <= self._newest_node
-            or operations != self._operations
+            or current.operations != self._first.operations
+            or not is_alike
         ):
             self._are_discarded = False
             return
@@ -181,3 +210,20 @@ class Accumulation(Check):
         if not self.training.read_vector(vector, deliver):
             # The next update is inspected in its place.
             self.wrong_count -= 1
+
+
+def _shapes(node: Any) -> list[tuple[int, ...]]:
+    """The shapes of the results of an operation, where PyTorch states them."""
+    return [tuple(each.shape) for each in getattr(node, "_input_metadata", ())]
+
+
+def _divisors(node: Any) -> Iterator[float]:
+    """The numbers on the host by which a loss, of which this is the last operation, is divided."""
+    for _ in range(MAX_LAST_NODES):
+        name = "" if node is None else node.name()
+        if name.startswith(("Div", "Mul")):
+            other = getattr(node, "_saved_other", None)
+            if other is not None and other.is_cpu and other.numel() == 1 and float(other):
+                yield round(float(other) if name.startswith("Div") else 1.0 / float(other), 6)
+        inputs = () if node is None else node.next_functions
+        node = inputs[0][0] if inputs else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import ceil, log
 from typing import Any
-from weakref import WeakSet, ref
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 from sentinel.client.checks.check import Evidence, check_report
 
@@ -24,6 +24,29 @@ class ScalerSteps:
 
     def __init__(self, record: Callable[[Evidence], None], rank: int) -> None:
         self._record, self._rank = record, rank
+        self._scalers = WeakKeyDictionary[Any, _Scaler]()
+
+    @property
+    def in_a_row(self) -> int:
+        """Skipped steps since the last one of the same scaler that was not; of all the most."""
+        return max((each.in_a_row for each in self._scalers.values()), default=0)
+
+    def add(self, scaler: Any, optimizer: Any, *, is_skipped: bool) -> None:
+        """Add a step of the scaler, which lowers its scale after each update that it skips."""
+        state = self._scalers.setdefault(scaler, _Scaler())
+        changed = state.add(scaler, optimizer, is_skipped=is_skipped)
+        if changed is None:
+            return
+        problem, evidence = changed
+        # A scaler without a problem does not end that of another one.
+        if problem or not any(each.problem for each in self._scalers.values()):
+            self._record(check_report(self.name, problem, self._rank, evidence))
+
+
+class _Scaler:
+    """The steps of one scaler."""
+
+    def __init__(self) -> None:
         self._attempts = self._skipped = 0
         """The steps so far of those that are judged together."""
         self._optimizers = WeakSet[Any]()
@@ -31,10 +54,10 @@ class ScalerSteps:
         """Skipped steps of one optimizer since the last step that was not."""
         self._find_optimizer: Callable[[], Any] = lambda: None
         """That optimizer: an update steps all of them, and lowers the scale once."""
-        self._problem: str | None = None
+        self.problem: str | None = None
 
-    def add(self, scaler: Any, optimizer: Any, *, is_skipped: bool) -> None:
-        """Add a step of the scaler, which lowers its scale after each update that it skips."""
+    def add(self, scaler: Any, optimizer: Any, *, is_skipped: bool) -> tuple[str, Evidence] | None:
+        """Add a step; the problem, or none, and its evidence if it is another than before."""
         self._optimizers.add(optimizer)
         self._attempts += 1
         self._skipped += is_skipped
@@ -46,19 +69,21 @@ class ScalerSteps:
         first_scale = max(2.0, getattr(scaler, "_init_scale", 0.0))
         reductions = ceil(log(first_scale) / -log(scaler.get_backoff_factor()))
         if self.in_a_row == reductions + SPARE_SKIPS:
-            self._set_result("all_skipped", {"skipped": float(self.in_a_row)})
+            return self._change("all_skipped", {"skipped": float(self.in_a_row)})
         if self._attempts < ATTEMPTS * len(self._optimizers):
-            return
+            return None
         # The scale grows after so many steps, and the next one may be skipped.
         max_share = max(MAX_SKIPPED_SHARE, 2.0 / (1.0 + scaler.get_growth_interval()))
         share = self._skipped / self._attempts
         self._attempts = self._skipped = 0
         if share <= max_share:
-            self._set_result("", {})
-        elif self._problem != "all_skipped":
-            self._set_result("often_skipped", {"share": share})
+            return self._change("", {})
+        if self.problem != "all_skipped":
+            return self._change("often_skipped", {"share": share})
+        return None
 
-    def _set_result(self, problem: str, evidence: Evidence) -> None:
-        if problem != self._problem:
-            self._problem = problem
-            self._record(check_report(self.name, problem, self._rank, evidence))
+    def _change(self, problem: str, evidence: Evidence) -> tuple[str, Evidence] | None:
+        if problem == self.problem:
+            return None
+        self.problem = problem
+        return problem, evidence

@@ -42,3 +42,20 @@ def test_the_search_for_the_scale_is_no_problem(optimizers):
     assert problems([True] * 17 + [False] * 83, optimizers) == [("", None)]
     # A scale that grows every second step overflows as often.
     assert problems([True, False, False] * 34, growth_interval=2) == [("", None)]
+
+
+def test_each_scaler_is_judged_by_itself():
+    """As of a GAN whose generator and discriminator each have one."""
+    reports, scalers = [], [torch.amp.GradScaler("cpu", init_scale=16.0) for _ in range(2)]
+    steps, optimizer = ScalerSteps(reports.append, 0), torch.optim.SGD([torch.zeros(1)])
+    for _ in range(100):
+        for number, scaler in enumerate(scalers):
+            steps.add(scaler, optimizer, is_skipped=bool(number))
+
+    assert [report["problem"] for report in reports] == ["all_skipped"]
+    assert steps.in_a_row == 100
+
+    reports.clear()
+    for at in range(200):
+        steps.add(scalers[at % 2], optimizer, is_skipped=at % 40 < 2)
+    assert [report["problem"] for report in reports] == [""]
