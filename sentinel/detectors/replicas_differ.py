@@ -1,8 +1,10 @@
-"""Replicas differ: ranks of a data-parallel model no longer have the same weights.
+"""Replicas differ: ranks that must have the same weights no longer have them.
 
 Formula
     sum      = for each layer, a checksum of the exact bits of its weights after a step
-    Finding  = the sums of a layer are not equal on all ranks of a DistributedDataParallel model
+    Finding  = the sums of a layer are not equal on all ranks of a DistributedDataParallel model; or
+               the sums of a norm are not equal on ranks whose last 3 losses, which vary, are equal
+               to the last bit
     culprit  = the ranks whose sum is not that of the majority
 
 Units
@@ -17,12 +19,14 @@ Defaults
     Every difference is one: the sums are of integers, whose order does not count, and a single
     changed bit changes them. A sum is stored in 32 bits, so one of 4 billion differences of a layer
     is missed at one comparison. Steps under `no_sync`, the hook of post-local SGD and
-    parameters that the wrapper ignores are left out: there ranks differ on purpose.
+    parameters that the wrapper ignores are left out: there ranks differ on purpose. Ranks with the
+    same losses divide one model, as in tensor parallelism, and each of them holds all of its norms;
+    ranks that train models of their own have other losses.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 
 from sentinel.model.finding import (
@@ -34,13 +38,19 @@ from sentinel.model.finding import (
     Severity,
 )
 from sentinel.model.number_ranges import ranges_text
-from sentinel.model.record import CHECK, CHECK_KEY, PROBLEM_KEY, Record
+from sentinel.model.record import CHECK, CHECK_KEY, LOSSES_KEY, PROBLEM_KEY, Record
 
 MAX_COMPARISONS = 4
 """Comparisons that wait for ranks at once; of more, the oldest is dropped."""
 MAX_RANKS = 4096
 SUM_CHARS = 8
 """Hexadecimal digits of the sum of a layer."""
+
+_REMEDY_OF_DIVIDED = (
+    "Resume all ranks from one checkpoint before the onset: ranks that divide a model must have "
+    "the same norms. Sum the gradients of weights that each rank holds over the tensor-parallel "
+    "group, clip them by one norm of all ranks, and start them from the same weights."
+)
 
 
 @dataclass
@@ -49,7 +59,8 @@ class ReplicasDiffer(DetectorDefaults):
 
     check = "replicas"
     unreported = (
-        "The check needs 3 updates of a DistributedDataParallel model on two or more ranks."
+        "The check needs 3 updates on two or more ranks, of a DistributedDataParallel model or of "
+        "one whose layers are divided between ranks with the same loss."
     )
     events = frozenset({CHECK})
     signal = "grad_norm"
@@ -63,7 +74,7 @@ class ReplicasDiffer(DetectorDefaults):
 
     def __post_init__(self) -> None:
         self._sums: dict[str, dict[str, str]] = {}
-        """By comparison, and then by rank as text."""
+        """By comparison, and then by rank as text: the losses, if any, and the sums."""
         self._last_equal_step = 0
 
     def update(self, record: Record) -> DetectorOutput:
@@ -77,18 +88,27 @@ class ReplicasDiffer(DetectorDefaults):
             return None
         key = f"{values.get('first_rank', 0):.0f} {record.attempt} {record.step_index}"
         sums = self._sums.setdefault(key, {})
-        sums[f"{values.get('rank', 0):.0f}"] = attributes.get("sums", "")
+        losses = attributes.get(LOSSES_KEY, "")
+        sums[f"{values.get('rank', 0):.0f}"] = f"{losses} {attributes.get('sums', '')}"
         if len(self._sums) > MAX_COMPARISONS or len(sums) > MAX_RANKS:
             del self._sums[next(iter(self._sums))]
         if len(sums) < values.get("ranks", 0):
             return None
         self._sums.pop(key, None)
-        if len({*sums.values()}) == 1:
+        groups = defaultdict[str, dict[str, str]](dict)
+        for rank, text in sums.items():
+            own_losses, _, own_sums = text.partition(" ")
+            groups[own_losses][rank] = own_sums
+        compared = [each for each in groups.values() if len(each) > 1]
+        differing = [each for each in compared if len({*each.values()}) > 1]
+        if differing:
+            return self._finding(record, differing[0], are_divided=bool(losses))
+        if compared:
             self._last_equal_step = record.step
             return CLEAR
-        return self._finding(record, sums)
+        return None
 
-    def _finding(self, record: Record, sums: dict[str, str]) -> Finding:
+    def _finding(self, record: Record, sums: dict[str, str], *, are_divided: bool) -> Finding:
         (majority, count), *_ = Counter(sums.values()).most_common()
         differing = sorted(int(rank) for rank, each in sums.items() if each != majority)
         has_majority = count > len(sums) / 2
@@ -104,11 +124,17 @@ class ReplicasDiffer(DetectorDefaults):
             if has_majority
             else f"{len(sums)} ranks"
         )
-        return Finding(
-            summary=f"The weights of {which} differ in {len(layers)} "
-            f"layer{'s' if len(layers) != 1 else ''}, the first of them `{layers[0]}`."
+        where = (
+            f" in {len(layers)} layer{'s' if len(layers) != 1 else ''}, the first of them "
+            f"`{layers[0]}`"
             if layers
-            else f"The weights of {which} differ.",
+            else ""
+        )
+        return Finding(
+            summary=f"The norms of {which}, which divide one model between them, differ{where}."
+            if are_divided
+            else f"The weights of {which} differ{where}.",
+            remedy=_REMEDY_OF_DIVIDED if are_divided else None,
             evidence={
                 "first_layer": layers[0] if layers else "unknown",
                 "layers_that_differ": float(len(layers)),

@@ -161,6 +161,9 @@ STEPS_STARTED_OVER_KEY = "steps_started_over"
 """Value of TRAINING: 1 if the training was recognised in a log by its steps, which started over."""
 
 
+LOSSES_KEY = "losses"
+"""Attribute of CHECK: the last losses of the rank, exactly. Ranks with the same have one batch."""
+
 CHECK_KEY, PROBLEM_KEY = "check", "problem"
 """Attributes of CHECK: the name of the check, and what it found, empty if the check passed.
 

@@ -18,7 +18,7 @@ from sentinel.model.finding import Detector
 from sentinel.model.incident import Resolution
 from sentinel.model.number_ranges import ranges_text
 from sentinel.model.quantity_text import format_number
-from sentinel.model.record import CHECK, CHECK_KEY, PROBLEM_KEY, Record
+from sentinel.model.record import CHECK, CHECK_KEY, LOSSES_KEY, PROBLEM_KEY, Record
 from sentinel.signals.run_metadata import CHECKS_KEY, PATCH_KEY_PREFIX
 from sentinel.store.history import History
 
@@ -56,7 +56,7 @@ FACTS: Mapping[str, str] = {
 }
 """Labels of the metadata that are facts of the set-up, in the order in which they are shown."""
 
-_PLACE_KEYS = frozenset({"rank", "first_rank", "ranks", CHECK_KEY, PROBLEM_KEY})
+_PLACE_KEYS = frozenset({"rank", "first_rank", "ranks", CHECK_KEY, LOSSES_KEY, PROBLEM_KEY})
 """What is no evidence in the values and attributes of a report."""
 
 
@@ -144,14 +144,15 @@ def _passed(records: Sequence[Record]) -> dict[str, Any] | None:
 
 def _compared(evidence: Iterable[Record]) -> dict[int, Record]:
     """The evidence by rank, of the groups of ranks that are complete: a detector compared it."""
-    groups = defaultdict[float, dict[int, Record]](dict)
+    groups = defaultdict[tuple[float, str], dict[int, Record]](dict)
     for each in evidence:
-        groups[each.values.get("first_rank", 0.0)][_rank(each)] = each
+        losses = each.attributes.get(LOSSES_KEY, "")
+        groups[each.values.get("first_rank", 0.0), losses][_rank(each)] = each
     return {
         rank: each
-        for group in groups.values()
+        for (_, losses), group in groups.items()
         for rank, each in group.items()
-        if len(group) >= each.values.get("ranks", 0.0)
+        if len(group) >= (2.0 if losses else each.values.get("ranks", 0.0))
     }
 
 

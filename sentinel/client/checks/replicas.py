@@ -3,35 +3,45 @@
 Ranks of a DistributedDataParallel model have the same weights to the last bit after each step. The
 integers that the bits of a tensor are, summed exactly, differ if one element differs. No collective
 runs.
+
+Ranks that divide the layers of a model between them, as in tensor parallelism, compute one loss of
+one batch, and each holds all of the norms. No rank knows its group, so the agent compares the norms
+of ranks whose last losses are equal to the last bit.
 """
 
 from __future__ import annotations
 
 import struct
 import sys
+from collections import deque
 from collections.abc import Sequence
 from time import perf_counter
 from typing import Any, ClassVar
 from zlib import crc32
 
 from sentinel.client.capture.device_copy import is_capturing_graph
+from sentinel.client.capture.grad_sharding import local_part
 from sentinel.client.capture.layer_names import clean_name, group_layers
-from sentinel.client.capture.owned_modules import named_parameters
+from sentinel.client.capture.owned_modules import modules_of, named_parameters, parameters_of
 from sentinel.client.checks.check import Check, CheckedTraining
-from sentinel.model.record import CHECK_KEY
+from sentinel.client.process_group import process_group_size
+from sentinel.model.record import CHECK_KEY, LOSSES_KEY
 
+PLAN_STEP = 1
 FIRST_STEPS = (3, 10)
 STRIDES = (100, 200, 1_000, 2_000, 10_000)
 """Each is a multiple of the one before, so that ranks with different costs have common steps."""
 MAX_STEP_TIME_FRACTION = 0.005
 MAX_LAYERS = 64
 MAX_TEXT_CHARS = 1000
+COMPARED_LOSSES = 3
+"""Losses by which ranks with one batch are found. A loss has some 20 bits that differ."""
 _PIECES, _PIECE_BITS = 4, 16
 """A sum of 64 bits is copied from its device in numbers that a float32 holds."""
 
 
 class Replicas(Check):
-    """Sums the weights of a DistributedDataParallel model at some steps."""
+    """Sums at some steps the weights that ranks have in common."""
 
     name: ClassVar[str] = "replicas"
 
@@ -41,36 +51,55 @@ class Replicas(Check):
         self._layer_of: list[int] = []
         self._layers: list[str] = []
         self._stride = STRIDES[0]
+        self._is_wrapped = False
+        """Whether the model is a DistributedDataParallel one."""
+        self._losses: deque[Any] = deque(maxlen=COMPARED_LOSSES)
+        """The last ones, on their device, if it is not."""
+
+    def before_backward(self) -> None:
+        """Keep the loss, if it shows which ranks have the same batch."""
+        if self._group and not self._is_wrapped and self.training.roots:
+            loss = local_part(self.training.roots[0]).detach()
+            if loss.numel() == 1:
+                self._losses.append(loss.reshape(()).float())
 
     def after_step(self) -> None:
         """Sum the weights, if this step is compared."""
         steps = self.training.steps
-        if steps == FIRST_STEPS[0]:
+        if steps == PLAN_STEP:
             self._plan()
         is_due = steps in FIRST_STEPS or steps % self._stride == 0
-        root = self.training.find_model() if is_due and self._layers else None
+        root = self.training.find_model() if is_due and self._group else None
         # Under `no_sync` the ranks take steps of their own, as in local SGD.
-        if root is None or not root.require_backward_grad_sync or is_capturing_graph():
+        is_synchronized = getattr(root, "require_backward_grad_sync", True)
+        if root is None or not is_synchronized or is_capturing_graph():
             return
         began = perf_counter()
-        with sys.modules["torch"].no_grad():
-            self._sum(root)
+        weights = _weights(root) if self._is_wrapped else _norm_weights(root)
+        if steps == FIRST_STEPS[0]:
+            names = [name for name, _ in weights]
+            self._layers, self._layer_of = group_layers(names, MAX_LAYERS)
+        if weights and len(weights) == len(self._layer_of):
+            with sys.modules["torch"].no_grad():
+                self._sum([each for _, each in weights])
         cost = perf_counter() - began
         wanted = cost / (MAX_STEP_TIME_FRACTION * max(self.training.step_seconds, 1e-6))
         self._stride = next((each for each in STRIDES if each >= wanted), STRIDES[-1])
 
     def _plan(self) -> None:
-        root = self.training.find_model()
-        group = self.training.find_replicas()
+        """Find the ranks that may have weights in common."""
+        group, ranks = self.training.find_replicas(), process_group_size() or 1
+        self._is_wrapped = group is not None
         if group is not None:
-            names = [name for name, _ in _weights(root)]
-            self._group, (self._layers, self._layer_of) = group, group_layers(names, MAX_LAYERS)
+            self._group = group
+        elif ranks > 1 and not hasattr(self.training.find_model(), "require_backward_grad_sync"):
+            self._group = {"first_rank": 0.0, "ranks": float(ranks)}
 
-    def _sum(self, root: Any) -> None:
+    def _sum(self, weights: Sequence[Any]) -> None:
         torch = sys.modules["torch"]
-        sums = [checksum(each) for _, each in _weights(root)]
-        devices = {each.device for each in sums}
-        if len(sums) != len(self._layer_of) or len(devices) != 1:
+        sums = [checksum(each) for each in weights]
+        devices = {each.device for each in (*sums, *self._losses)}
+        if len(devices) != 1:
             return
         total = torch.stack(sums)
         layers = torch.tensor(self._layer_of).to(total.device, non_blocking=True)
@@ -81,20 +110,27 @@ class Replicas(Check):
         shifts = [_PIECE_BITS * piece for piece in range(_PIECES)]
         mask = (1 << _PIECE_BITS) - 1
         vector = torch.stack([(by_layer >> shift) & mask for shift in shifts]).flatten().float()
+        if self._losses:
+            vector = torch.cat([vector, torch.stack([*self._losses])])
         self.training.read_vector(vector, self._write)
 
-    def _write(self, pieces: Sequence[float]) -> None:
+    def _write(self, numbers: Sequence[float]) -> None:
         count = len(self._layers)
+        pieces, losses = numbers[: count * _PIECES], numbers[count * _PIECES :]
+        if not self._is_wrapped and len({*losses}) < 2:
+            # Losses that are constant, as of 0, are equal on ranks that have other batches.
+            return
         packed = (struct.pack(f"{_PIECES}d", *pieces[at::count]) for at in range(count))
-        self.training.record(
-            {
-                CHECK_KEY: self.name,
-                "sums": "".join(f"{crc32(each):08x}" for each in packed),
-                "layers": "\n".join(self._layers)[:MAX_TEXT_CHARS],
-                "rank": float(self.training.rank),
-                **self._group,
-            }
-        )
+        report: dict[str, float | str] = {
+            CHECK_KEY: self.name,
+            "sums": "".join(f"{crc32(each):08x}" for each in packed),
+            "layers": "\n".join(self._layers)[:MAX_TEXT_CHARS],
+            "rank": float(self.training.rank),
+            **self._group,
+        }
+        if losses:
+            report[LOSSES_KEY] = struct.pack(f"{len(losses)}f", *losses).hex()
+        self.training.record(report)
 
 
 def checksum(tensor: Any) -> Any:
@@ -112,3 +148,15 @@ def _weights(root: Any) -> list[tuple[str, Any]]:
         if name.removeprefix("module.") not in root.parameters_to_ignore:
             weights.setdefault(id(each), (clean_name(name), each))
     return [*weights.values()]
+
+
+def _norm_weights(root: Any) -> list[tuple[str, Any]]:
+    """The weights of norms of which this rank holds all, with their names, in order."""
+    return [
+        (clean_name(f"{path}.{name}"), local_part(each))
+        for path, module in modules_of(root)
+        if "norm" in type(module).__name__.lower()
+        for name, each in parameters_of(module)
+        if not getattr(each, "_fsdp_flattened", False)
+        and all(placement.is_replicate() for placement in getattr(each, "placements", ()))
+    ]

@@ -13,15 +13,35 @@ SCRIPT = r"""
 import sys, time
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 import sentinel
 
 kept_alive = []
 dist.init_process_group("gloo")
-rank = dist.get_rank()
+rank, mesh = dist.get_rank(), init_device_mesh("cpu", (2,))
+
+def train_divided(*, is_changed):
+    # The first layer is divided by columns, the last one by rows; the norm is on each rank.
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.LayerNorm(8), torch.nn.Linear(8, 32), torch.nn.Linear(32, 1))
+    parallelize_module(net, mesh, {"1": ColwiseParallel(), "2": RowwiseParallel()})
+    optimizer = torch.optim.AdamW(net.parameters(), foreach=False)
+    for step in range(16):
+        torch.manual_seed(step)
+        inputs = torch.randn(4, 8)
+        optimizer.zero_grad()
+        (net(inputs) - inputs.sum(1, keepdim=True)).square().mean().backward()
+        optimizer.step()
+        if is_changed and step == 7 and rank == 1:
+            with torch.no_grad():
+                net[0].bias[3] += 1e-6
 
 def train(kind):
+    if kind in ("divided", "one norm"):
+        return train_divided(is_changed=kind == "one norm")
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1))
     model = DistributedDataParallel(net)
@@ -56,6 +76,8 @@ KINDS = {
     "unwrapped": "replicas_differ",
     "same data": "repeated_batches",
     "same order": "repeated_batches",
+    "divided": "",
+    "one norm": "replicas_differ",
 }
 
 
@@ -88,5 +110,9 @@ def test_ranks_are_compared(launched):
     element = found["one element"]["replicas_differ"]
     assert element.evidence["first_layer"] == "2"
     assert element.evidence["layers_that_differ"] == 1.0
+    norm = found["one norm"]["replicas_differ"]
+    assert norm.evidence["first_layer"] == "0"
+    assert "divide one model" in norm.summary
+    assert "tensor-parallel" in norm.remedy
     assert "set_epoch" in found["same order"]["repeated_batches"].remedy
     assert "DistributedSampler" in found["same data"]["repeated_batches"].remedy
