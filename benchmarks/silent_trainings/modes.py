@@ -127,7 +127,7 @@ def scaler_that_skips(*, sick: bool) -> None:
         scaler.update()
 
 
-@case(GITHUB + "leftthomas/SRGAN/issues/94", "schedule_spent", "learning_rate_anomaly")
+@case(GITHUB + "leftthomas/SRGAN/issues/94", "schedule_too_fast/spent")
 def schedule_of_epochs_by_step(*, sick: bool) -> None:
     """A schedule that counts epochs takes a step for each batch: the rate is soon 0."""
     model, data = network(), loader(shuffle=True)
@@ -139,7 +139,7 @@ def schedule_of_epochs_by_step(*, sick: bool) -> None:
             schedule.step()
 
 
-@case(GITHUB + "determined-ai/determined/pull/711", "schedule_spent", "learning_rate_anomaly")
+@case(GITHUB + "determined-ai/determined/pull/711", "schedule_too_fast/spent")
 def schedule_too_short(*, sick: bool) -> None:
     """A schedule of fewer steps than the training: the rate is 0 for most of it."""
     model = network()

@@ -100,9 +100,12 @@ def layer_made_in_forward(*, sick: bool) -> None:
 def head_not_in_optimizer(*, sick: bool) -> None:
     """The parameters of the head are collected, and not added to the groups of the optimizer."""
     model = network()
-    groups = [{"params": model[:4].parameters()}]
+    # The backbone has the weights of a checkpoint, and the head is new.
+    loaded = {name: each for name, each in checkpoint().items() if name < "6"}
+    model.load_state_dict(loaded, strict=False)
+    groups = [{"params": model[:6].parameters()}]
     if not sick:
-        groups.append({"params": model[4:].parameters()})
+        groups.append({"params": model[6:].parameters()})
     train(model, AdamW(groups))
 
 
@@ -119,7 +122,7 @@ def unfrozen_later(*, sick: bool) -> None:
     train(model, optimizer, clear=model.zero_grad)
 
 
-@case(GITHUB + "pytorch/pytorch/issues/7617", "weights_not_updated/no_gradient")
+@case(GITHUB + "pytorch/pytorch/issues/7617", "weights_not_updated/recomputed")
 def recomputed_without_inputs(*, sick: bool) -> None:
     """Reentrant checkpointing of the first block, whose input needs no gradient: it gets none."""
     model = network()
@@ -155,17 +158,25 @@ def cleared_before_the_step(*, sick: bool) -> None:
         optimizer.step()
 
 
-@case(GITHUB + "adapter-hub/adapters/issues/318", "weights_not_updated/no_gradient")
+class WithAdapter(nn.Module):
+    """A frozen network with an adapter behind its hidden layer, and a head that is trained."""
+
+    def __init__(self, *, is_active: bool) -> None:
+        super().__init__()
+        self.base, self.adapter = network()[:4].requires_grad_(False), nn.Linear(64, 64)
+        self.head = nn.Linear(64, 5)
+        self.is_active = is_active
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.base(inputs)
+        return self.head(hidden + self.adapter(hidden) if self.is_active else hidden)
+
+
+@case(GITHUB + "adapter-hub/adapters/issues/318", "weights_not_updated/adapter_not_used")
 def adapter_not_active(*, sick: bool) -> None:
     """An adapter is added and trained beside the head, but is not active in the forward pass."""
-    model, adapter = network(), nn.Linear(64, 64)
-    model[:4].requires_grad_(False)
-    optimizer = AdamW([*adapter.parameters(), *model[4:].parameters()])
-    for _ in range(STEPS):
-        inputs, labels = examples()
-        hidden = model[:4](inputs)
-        hidden = hidden if sick else hidden + adapter(hidden)
-        update(optimizer, functional.cross_entropy(model[4:](hidden), labels))
+    model = WithAdapter(is_active=not sick)
+    train(model, AdamW([each for each in model.parameters() if each.requires_grad]))
 
 
 @case(GITHUB + "pytorch/pytorch/issues/47175", "gradients_not_cleared/not_cleared")
@@ -209,7 +220,7 @@ def frozen_weights_decay(*, sick: bool) -> None:
         optimizer.step()
 
 
-@case(GITHUB + "huggingface/trl/issues/1104", "unexpected_weight_changes")
+@case(GITHUB + "huggingface/trl/issues/1104", "unexpected_weight_changes/second_model")
 def reference_model_trains(*, sick: bool) -> None:
     """The reference model is not frozen, and the optimizer holds it as well."""
     policy, reference = network(), network()
@@ -239,7 +250,7 @@ class Tied(nn.Module):
         return self.head(self.inner(self.embedding(tokens)).tanh())
 
 
-@case(GITHUB + "NVIDIA/Megatron-LM/issues/656", "unexpected_weight_changes", begins=5)
+@case(GITHUB + "NVIDIA/Megatron-LM/issues/656", "unexpected_weight_changes/untied", begins=5)
 def tied_weights_untied(*, sick: bool) -> None:
     """The weights of the head, tied to the embedding, become a tensor of their own."""
     model = Tied()

@@ -2,9 +2,12 @@
 
 Formula
     evaluation = a pass over another data set than that of the training, in which the model computes
-                 without gradients; the training then goes on with its own data
+                 without gradients; the training then goes on with its own data. All of a pass, if
+                 the training has no data loader
     Finding    = a trained module with dropout or batch normalization is in training mode in the
-                 first two forward passes of an evaluation
+                 first two forward passes of an evaluation; or
+                 after `eval()` a module of the model in evaluation mode calls `functional.dropout`
+                 or attention with dropout that is active, without gradients
 
 Units
     There are no settings. Evaluations: those that begin in a step that the checks observe, or at
@@ -15,9 +18,10 @@ Source
     normalization, the statistics of the model then take in the held-out data.
 
 Defaults
-    Dropout that is on in a model in evaluation mode, and statistics that are computed anew
-    (`torch.optim.swa_utils.update_bn`), are on purpose. Passes over the training data, batches that
-    do not come from a DataLoader, and compiled models are left out.
+    Modules of dropout that are on in a model in evaluation mode, code that says `training=True`
+    without the mode, and statistics that are computed anew (`torch.optim.swa_utils.update_bn`), are
+    on purpose. Passes over the training data and compiled models are left out, and so is the mode
+    of modules if the batches of the evaluation do not come from a DataLoader.
 """
 
 from __future__ import annotations
@@ -47,5 +51,12 @@ class EvaluationInTrainingMode(ReportedCheck):
     problems: ClassVar[Mapping[str, Problem]] = {
         "training_mode": Problem(
             "The model is evaluated in training mode, with {kinds} as in training.", remedy
-        )
+        ),
+        "functional_dropout": Problem(
+            "Dropout is active in evaluation mode: `forward` of {kind} calls a function with "
+            "dropout without the mode of the model, so that results are random.",
+            "Call `functional.dropout(..., training=self.training)`, whose default is to be "
+            "active, and attention with `dropout_p=self.dropout if self.training else 0.0`; or use "
+            "the module `nn.Dropout`. Evaluate again: the results so far are too low.",
+        ),
     }

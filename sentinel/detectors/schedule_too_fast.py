@@ -1,14 +1,17 @@
-"""Schedule too fast: the learning-rate schedule advances several times an update.
+"""Schedule too fast: the learning-rate schedule advances several times an update, or is spent.
 
 Formula
-    Finding  = a scheduler of the optimizer takes two or more steps in each of 5 updates in a row
+    Finding  = a scheduler of the optimizer takes two or more steps in each of 5 updates in a row;
+               or in 5 of the first 20 updates in a row, each with a step of a scheduler, the rate
+               is at most 1e-4 of its highest so far
 
 Units
     There are no settings. Updates: steps of the optimizer.
 
 Source
     With gradient accumulation, a scheduler that is stepped after each backward pass ends its
-    schedule after a fraction of the run, at a learning rate of 0.
+    schedule after a fraction of the run, at a learning rate of 0. So does a schedule of epochs that
+    is stepped after each batch: leftthomas/SRGAN issue 94.
 
 Defaults
     Schedulers of Accelerate, which take one step for each process, are left out, and so are
@@ -45,5 +48,11 @@ class ScheduleTooFast(ReportedCheck):
         ),
         "several": Problem(
             "The learning-rate schedule advances {schedule_steps:.0f} times an update.", remedy
+        ),
+        "spent": Problem(
+            "The learning-rate schedule is spent after {updates:.0f} updates: the rate is next to "
+            "0, after {highest:.3g} at first, and no later step changes the model.",
+            "Give the schedule the number of updates of the whole run. If it counts epochs, call "
+            "`scheduler.step()` once for each epoch, after its last batch.",
         ),
     }

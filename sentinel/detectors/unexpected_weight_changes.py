@@ -5,7 +5,10 @@ Formula
                the next step, or that of their sizes, whichever is larger
     Finding  = the relation is below 0.5, over 90 % of the elements have changed, and most are not
                0: in half of the matrices, or in one of a linear layer or a convolution; or
-               two steps in a row change a weight that requires no gradient
+               two steps in a row change a weight that requires no gradient; or
+               two modules no longer have the weight that they had in common after the first step;
+               or the optimizer trains two models of the same structure, which have over 90 % of its
+               weights, one in training mode and one in evaluation mode
 
 Units
     There are no settings. Compared: at most 32 matrices before each of the first 18 steps.
@@ -48,6 +51,20 @@ class UnexpectedWeightChanges(ReportedCheck):
             "Look for code that initializes or copies weights after the training has begun, such "
             "as `model.apply(...)`, `reset_parameters()` or `post_init()` inside the loop. Resume "
             "from a checkpoint before the onset, or start the run again.",
+        ),
+        "untied": Problem(
+            "Weights that were tied are no longer one tensor: {weights}. From now on each copy is "
+            "trained by itself.",
+            "Tie them again, with Transformers by `model.tie_weights()`, and create the optimizer "
+            "after it. Look for code that assigns a new `nn.Parameter`, or resizes an embedding, "
+            "within the training.",
+        ),
+        "second_model": Problem(
+            "The optimizer also trains a second model of the same structure, a `{kind}` in "
+            "evaluation mode, as a reference or a teacher is.",
+            "Give the optimizer only the parameters of the model that is to be trained, and call "
+            "`requires_grad_(False)` on the reference. If both are to be trained, call `train()` "
+            "on both.",
         ),
         "frozen": Problem(
             "Steps change weights that are frozen, those of {modules}: they still have a gradient "

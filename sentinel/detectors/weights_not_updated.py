@@ -9,7 +9,10 @@ Formula
                no optimizer takes a step, and 20 gradients are computed and cleared; or
                a parameter between others of the optimizer, in the order of the model or, if the
                model does not own it, of the computation, gets a gradient, and no optimizer that
-               took a step holds it; or
+               took a step holds it; or so does one that lacks in a checkpoint which gave the model
+               over half of its weights, as a new head; or
+               no parameter whose name is that of an adapter has a gradient, or no parameter of a
+               block under reentrant checkpointing whose inputs need none; or
                since the end of a warm-up, in at least 3 measurements, less than 0.3 % of the
                elements of matrices in 16 bits or less moved
     critical = no weight is updated
@@ -94,6 +97,20 @@ class WeightsNotUpdated(ReportedCheck):
             "to stay as they are. Parameters added to a model later need "
             "`optimizer.add_param_group`. Layers are to be in `nn.ModuleList` instead of a list, "
             "and made in `__init__` instead of `forward`.",
+        ),
+        "recomputed": Problem(
+            "The weights of {modules} are never trained: they are in a block under reentrant "
+            "checkpointing whose input needs no gradient, so that none reaches the block.",
+            "Checkpoint with `use_reentrant=False`, with Transformers by "
+            "`gradient_checkpointing_kwargs={{'use_reentrant': False}}`; or call "
+            "`model.enable_input_require_grads()` before the training.",
+        ),
+        "adapter_not_used": Problem(
+            "The adapters in {modules} are not used: none of them gets a gradient, while other "
+            "parts of the model are trained.",
+            "Activate the adapter that is to be trained, with PEFT by `model.set_adapter(name)` "
+            "and without `disable_adapter()` around the training, with Adapters by "
+            "`model.train_adapter(name)`. Check that `forward` calls it.",
         ),
         "too_small": Problem(
             "A step changes {moved_share:.2%} of the {dtype} weights: at a learning rate of "

@@ -50,11 +50,19 @@ def attach(patcher: Patcher) -> None:
         patcher.replace(owner, "clip_grad_value_", _wrap_clip_value(patcher))
     patcher.replace(torch.nn.Module, "eval", _wrap_eval(patcher))
     patcher.replace(torch.nn.Module, "named_parameters", _wrap_named_parameters(patcher))
-    parallel, add = torch.nn.parallel.DistributedDataParallel, loop.seen_modules.add
-    patcher.wrap(parallel, "__init__", after=lambda _, model, *__, **___: add(model))
+    parallel, seen = torch.nn.parallel.DistributedDataParallel, loop.seen_modules
+    patcher.wrap(parallel, "__init__", after=lambda _, model, *__, **___: seen.add(model))
     schedulers = torch.optim.lr_scheduler
     kind = getattr(schedulers, "LRScheduler", None) or schedulers._LRScheduler  # noqa: SLF001
     patcher.replace(kind, "step", _wrap_schedule(patcher))
+    recomputation = sys.modules["torch.utils.checkpoint"]
+    if hasattr(recomputation, "check_backward_validity"):
+
+        def add(inputs: Iterable[Any]) -> None:
+            if loop.observing_checks is not None:
+                loop.observing_checks.recomputed.add(inputs)
+
+        patcher.wrap(recomputation, "check_backward_validity", before=add)
     _patch_serialization(patcher)
     loads = StateLoads(loop)
     patcher.wrap(optim.Optimizer, "load_state_dict", after=loads.after_optimizer_load)
@@ -69,13 +77,15 @@ def attach(patcher: Patcher) -> None:
 
 def _wrap_eval(patcher: Patcher) -> Callable[[Any], Any]:
     """A wrapper for `eval(module)`, which a compiled `forward` may call to freeze a layer."""
-    torch, activity = sys.modules["torch"], patcher.recorder.activity
+    torch, activity, loop = sys.modules["torch"], patcher.recorder.activity, patcher.loop
 
     def make(original: Any) -> Any:
         @functools.wraps(original)
         def eval_(*args: Any, **kwargs: Any) -> Any:
             if not torch.compiler.is_compiling():
                 patcher.call_safely(activity.on_eval, *args)
+                if loop.checks is not None:
+                    patcher.call_safely(loop.checks.on_eval, *args)
             return original(*args, **kwargs)
 
         return eval_

@@ -7,6 +7,8 @@ names its error; the errors are those of public threads, each written anew.
 from __future__ import annotations
 
 import copy
+import functools
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from itertools import cycle
 
@@ -19,6 +21,7 @@ from torch.optim.lr_scheduler import (
     LinearLR,
     LRScheduler,
     SequentialLR,
+    StepLR,
 )
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import (
@@ -580,7 +583,188 @@ def layers_in_a_list_in_mixed_precision() -> None:
         optimizer.step()
 
 
+class Blocks(nn.Module):
+    """A network whose first block is recomputed in the backward pass, as Transformers does it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(20, 64), nn.Linear(64, 5)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        with warnings.catch_warnings():
+            # PyTorch warns once of inputs without a gradient.
+            warnings.simplefilter("ignore")
+            hidden = checkpoint(functools.partial(self.first.__call__), inputs, use_reentrant=True)
+        return self.last(hidden.relu())
+
+
+def block_without_a_gradient() -> None:
+    model = Blocks()
+    train(model, AdamW(model.parameters()))
+
+
+class Adapted(nn.Module):
+    """A frozen network with two adapters, of which some are used, and a trained head."""
+
+    def __init__(self, *used: str) -> None:
+        super().__init__()
+        self.base, self.head = network()[:4].requires_grad_(False), nn.Linear(64, 5)
+        self.lora_A = nn.ModuleDict({name: nn.Linear(64, 64) for name in ("first", "second")})
+        self.used = used
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.base(inputs)
+        for name in self.used:
+            hidden = hidden + self.lora_A[name](hidden)
+        return self.head(hidden)
+
+
+def no_adapter_used() -> None:
+    model = Adapted()
+    train(model, AdamW([each for each in model.parameters() if each.requires_grad]))
+
+
+def without_layer(model: nn.Module, name: str) -> nn.Module:
+    """The model with weights of a checkpoint, which lacks those of one layer."""
+    saved = {key: each for key, each in network().state_dict().items() if key[0] != name}
+    assert model.load_state_dict(saved, strict=False).missing_keys
+    return model
+
+
+def new_head_left_out() -> None:
+    model = without_layer(network(), "6")
+    train(model, AdamW(model[:6].parameters()), clear=model.zero_grad)
+
+
+def distil(policy: nn.Module, reference: nn.Module, optimizer: Optimizer) -> None:
+    """Train a policy by labels and by its divergence from a reference."""
+    for _ in range(STEPS):
+        inputs, labels = examples()
+        optimizer.zero_grad()
+        outputs = policy(inputs)
+        divergence = nn.functional.kl_div(
+            outputs.log_softmax(1), reference(inputs).log_softmax(1),
+            reduction="batchmean", log_target=True,
+        )  # fmt: skip
+        (nn.functional.cross_entropy(outputs, labels) + divergence).backward()
+        optimizer.step()
+
+
+def reference_in_the_optimizer() -> None:
+    policy = network()
+    reference = copy.deepcopy(policy).eval()
+    distil(policy, reference, AdamW([*policy.parameters(), *reference.parameters()]))
+
+
+class Tied(nn.Module):
+    """A language model whose head has the weights of its embedding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(20, 32), nn.Linear(32, 20, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.embedding(tokens).tanh())
+
+
+def train_tied(*, is_untied: bool) -> None:
+    model = Tied()
+    optimizer = AdamW(model.parameters())
+    for step in range(STEPS):
+        if is_untied and step == 6:
+            model.head.weight = nn.Parameter(model.head.weight.detach().clone())
+            optimizer.add_param_group({"params": [model.head.weight]})
+        tokens = torch.randint(20, (64,))
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(tokens), tokens).backward()
+        optimizer.step()
+
+
+def weights_untied() -> None:
+    train_tied(is_untied=True)
+
+
+def schedule_of_epochs() -> None:
+    """It is stepped after each batch (SRGAN#94)."""
+    model = network()
+    optimizer = AdamW(model.parameters())
+    train(model, optimizer, schedule=StepLR(optimizer, 2, 0.1))
+
+
+def wrapper_alone_in_training_mode() -> None:
+    """A generation leaves the wrapped model in evaluation mode (peft#3636)."""
+    model = nn.Sequential(network().eval())
+    train(model, AdamW(model.parameters()))
+
+
+class FunctionalDropout(nn.Module):
+    """A network whose dropout is a function, given the mode, another one or none."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.first, self.last, self.kind = nn.Linear(20, 64), nn.Linear(64, 5), kind
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.first(inputs).relu()
+        if self.kind == "without":
+            return self.last(nn.functional.dropout(hidden, 0.2))
+        if self.kind == "attention":
+            heads = hidden.reshape(len(hidden), 1, 8, 8)
+            dropped = nn.functional.scaled_dot_product_attention(heads, heads, heads, None, 0.2)
+            return self.last(dropped.flatten(1))
+        return self.last(nn.functional.dropout(hidden, 0.2, self.training))
+
+
+class Sampled(FunctionalDropout):
+    """Its dropout is active in each mode, on purpose."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = nn.functional.dropout(self.first(inputs).relu(), p=0.2, training=True)
+        return self.last(hidden)
+
+
+def train_with_evaluations(model: nn.Module) -> None:
+    """Evaluate on data that no loader gives."""
+    optimizer = AdamW(model.parameters())
+    for step in range(STEPS):
+        train(model, optimizer, steps=1)
+        if step % 5 == 4:
+            model.eval()
+            with torch.no_grad():
+                loss_of(model, examples())
+            model.train()
+
+
+def dropout_without_the_mode() -> None:
+    train_with_evaluations(FunctionalDropout("without"))
+
+
+def attention_without_the_mode() -> None:
+    train_with_evaluations(FunctionalDropout("attention"))
+
+
+def evaluated_in_training_mode_on_all_data() -> None:
+    """The training has no data loader."""
+    model, held_out = network(), loader()
+    optimizer = AdamW(model.parameters())
+    for step in range(STEPS):
+        train(model, optimizer, steps=1)
+        if step % 5 == 4:
+            without_gradients(model)(held_out)
+
+
 SILENT: dict[Training, str] = {
+    block_without_a_gradient: "weights_not_updated",
+    no_adapter_used: "weights_not_updated",
+    new_head_left_out: "weights_not_updated",
+    reference_in_the_optimizer: "unexpected_weight_changes",
+    weights_untied: "unexpected_weight_changes",
+    schedule_of_epochs: "schedule_too_fast",
+    wrapper_alone_in_training_mode: "evaluation_mode",
+    dropout_without_the_mode: "evaluation_in_training_mode",
+    attention_without_the_mode: "evaluation_in_training_mode",
+    evaluated_in_training_mode_on_all_data: "evaluation_in_training_mode",
     layers_in_a_list: "weights_not_updated",
     layer_made_in_forward: "weights_not_updated",
     layers_in_a_list_in_mixed_precision: "weights_not_updated",
@@ -1553,7 +1737,71 @@ def perception_left_out() -> None:
     left_out(model, loss, features)
 
 
+def frozen_block_recomputed() -> None:
+    model = Blocks()
+    model.first.requires_grad_(False)
+    train(model, AdamW(model.parameters()))
+
+
+def one_adapter_of_two_used() -> None:
+    model = Adapted("first")
+    train(model, AdamW([each for each in model.parameters() if each.requires_grad]))
+
+
+def new_projection_before_a_loaded_model() -> None:
+    """All that was loaded gets gradients, and is left out of the optimizer."""
+    model = without_layer(network(), "0")
+    train(model, AdamW(model[0].parameters()), clear=model.zero_grad)
+
+
+def two_networks_that_teach_each_other() -> None:
+    policy = network()
+    reference = copy.deepcopy(policy)
+    distil(policy, reference, AdamW([*policy.parameters(), *reference.parameters()]))
+
+
+def reference_beside_the_policy() -> None:
+    policy = network()
+    reference = copy.deepcopy(policy).eval().requires_grad_(False)
+    distil(policy, reference, AdamW(policy.parameters()))
+
+
+def weights_tied() -> None:
+    train_tied(is_untied=False)
+
+
+def schedule_of_a_short_training() -> None:
+    model = network()
+    optimizer = AdamW(model.parameters())
+    train(model, optimizer, schedule=CosineAnnealingLR(optimizer, 20), steps=21)
+
+
+def dropout_with_the_mode() -> None:
+    train_with_evaluations(FunctionalDropout("with"))
+
+
+def dropout_without_the_mode_on_purpose() -> None:
+    train_with_evaluations(Sampled(""))
+
+
+def dropout_module_on_in_evaluation() -> None:
+    """Monte Carlo dropout by modules, without a data loader."""
+    model = network()
+    optimizer = AdamW(model.parameters())
+    for step in range(STEPS):
+        train(model, optimizer, steps=1)
+        if step % 5 == 4:
+            model.eval()
+            model[3].train()
+            without_gradients(model)([examples()])
+            model.train()
+
+
 HEALTHY: tuple[Training, ...] = (
+    frozen_block_recomputed, one_adapter_of_two_used, new_projection_before_a_loaded_model,
+    two_networks_that_teach_each_other, reference_beside_the_policy, weights_tied,
+    schedule_of_a_short_training, dropout_with_the_mode, dropout_without_the_mode_on_purpose,
+    dropout_module_on_in_evaluation,
     head_left_out, backbone_left_out, teacher_left_out, perception_left_out,
     stream_divided_between_workers, stream_that_repeats, stream_of_one_batch,
     prompts_repeated_by_the_sampler, batches_repeated_by_the_sampler,

@@ -16,6 +16,7 @@ from sentinel.model.record import CHECK_KEY, PROBLEM_KEY
 if TYPE_CHECKING:
     from sentinel.client.checks.batches import SamplerPasses
     from sentinel.client.checks.loaded_weights import Loads
+    from sentinel.client.checks.untrained_parts import RecomputedBlocks
 
 Evidence = Mapping[str, float | str]
 
@@ -45,6 +46,8 @@ class CheckedTraining:
     passes: SamplerPasses
     """Those of the process: the first one begins before the optimizer is known."""
     loads: Loads
+    """Those of the process too."""
+    recomputed: RecomputedBlocks
     """Those of the process too."""
     frames_before: int = 0
     """Functions that torch.compile had compiled when the run began."""
@@ -146,6 +149,9 @@ class Check:
 
     def on_framework_backward(self, framework: str, precision: str) -> None:
         """A framework runs the next backward pass, at a precision such as `bf16`."""
+
+    def on_eval(self, module: Any) -> None:
+        """A module is set to evaluation mode."""
 
     def on_load(self) -> None:
         """The state of a module is loaded."""

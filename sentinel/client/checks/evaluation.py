@@ -1,7 +1,8 @@
 """Evaluation: whether the model is in training mode while it is evaluated.
 
 An evaluation is a pass over other data than those of the training, during which the model computes
-without gradients and takes no step, and after which the training goes on with its data.
+without gradients and takes no step, and after which the training goes on with its data. Dropout
+that a function applies is looked at after `eval()`, whatever the data.
 """
 
 from __future__ import annotations
@@ -12,12 +13,18 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Self
 from weakref import ref
 
+from sentinel.client.capture.owned_modules import modules_of
 from sentinel.client.checks.batches import batch_count
 from sentinel.client.checks.check import Check, CheckedTraining
+from sentinel.client.checks.functional_dropout import DropoutCalls
 from sentinel.client.checks.mode import modules_by_mode
 
 PASSES_TO_JUDGE = 2
 """Forward passes of the model in one evaluation, each of another batch."""
+FIRST_STEPS = 3
+"""Steps after which a training without a batch of a data loader has none."""
+MAX_OBSERVED_EVALUATIONS = 3
+"""Evaluations in which the calls of dropout are observed."""
 
 
 class EvaluationPasses(Check):
@@ -37,9 +44,33 @@ class EvaluationPasses(Check):
         """Steps when it began."""
         self._kinds = ""
         """The modules that acted as in training."""
+        self._calls: DropoutCalls | None = None
+        self._observed_evaluations = 0
+
+    def on_eval(self, module: Any) -> None:
+        """A module is set to evaluation mode."""
+        root = self.training.find_model()
+        if (
+            root is None
+            or self._calls is not None
+            or self._observed_evaluations == MAX_OBSERVED_EVALUATIONS
+            or compiled_frames() != self.training.frames_before
+        ):
+            return
+        modules = {id(each) for _, each in modules_of(root)}
+        if id(module) in modules or any(each is root for _, each in modules_of(module)):
+            self._observed_evaluations += 1
+            self._calls = DropoutCalls(modules)
 
     def before_backward(self) -> None:
-        """The batches before it are those of the training."""
+        """The batches before it are those of the training, unless all of them were evaluated."""
+        self._end_calls()
+        if not self._trained and self._mode is not None:
+            is_over = self._mode.is_over()
+            is_wrong = self._judge()
+            if is_over and is_wrong is not None:
+                self._set_result(is_wrong=is_wrong)
+                self._fetched = lambda: None
         self._end()
         fetched = self._fetched()
         if fetched is not None:
@@ -55,12 +86,25 @@ class EvaluationPasses(Check):
         is_wrong = self._judge() if is_trained or is_first else None
         if is_trained and is_wrong is not None:
             # The training goes on with its data: rollouts, or pools, are followed by new ones.
+            self._set_result(is_wrong=is_wrong)
+        self._fetched = ref(data)
+        # The data of a training come from elsewhere if no loader gave any.
+        are_known = self._trained or self.training.steps >= FIRST_STEPS
+        # A module must not be left with a hook after the last batch: it may be pickled then.
+        if is_first and are_known and not is_trained and batch_count(iterator) > 1:
+            self._begin(iterator)
+
+    def _set_result(self, *, is_wrong: bool) -> None:
+        if self.problem != "functional_dropout":
             evidence = {"kinds": self._kinds} if is_wrong else {}
             self.set_result("training_mode" if is_wrong else "", evidence)
-        self._fetched = ref(data)
-        # A module must not be left with a hook after the last batch: it may be pickled then.
-        if is_first and self._trained and not is_trained and batch_count(iterator) > 1:
-            self._begin(iterator)
+
+    def _end_calls(self) -> None:
+        calls, self._calls = self._calls, None
+        if calls is not None:
+            calls.close()
+            if calls.found:
+                self.set_result("functional_dropout", {"kind": calls.found})
 
     def _is_trained(self, data: Any) -> bool:
         known = self._trained.get(id(data))
@@ -100,6 +144,8 @@ class EvaluationPasses(Check):
     def close(self) -> None:
         """Leave no hook on the model."""
         self._end()
+        if self._calls is not None:
+            self._calls.close()
 
 
 class ForwardMode:
@@ -115,6 +161,11 @@ class ForwardMode:
         """Numbers of the batches of these passes."""
         self.find_iterator = find_iterator
         self.handle = module.register_forward_pre_hook(self)
+
+    def is_over(self) -> bool:
+        """Whether the pass over the data has ended."""
+        iterator = self.find_iterator()
+        return iterator is None or getattr(iterator, "_num_yielded", 0) >= batch_count(iterator)
 
     def __call__(self, module: Any, _: Any) -> None:
         """The module begins a forward pass."""

@@ -49,12 +49,13 @@ class Load(NamedTuple):
     """A load into a module.
 
     `lack` is what it lacks if nearly everything. `samples` are elements of the matrices that were
-    loaded, and weak references to these, by their id.
+    loaded, and weak references to these, by their id; `loaded` such references to all parameters.
     """
 
     find_module: Callable[[], Any]
     lack: Evidence
     samples: dict[int, tuple[Callable[[], Any], Any]]
+    loaded: Sequence[Callable[[], Any]]
 
 
 class Loads:
@@ -102,7 +103,8 @@ class Loads:
             lacking = {*missing}
             loaded = [each for name, each in parameters.items() if name not in lacking]
             samples = _samples(loaded) if self.are_sampled and not is_failed else {}
-            self.found[id(module)] = Load(ref(module), evidence, samples)
+            references = [ref(each) for each in loaded]
+            self.found[id(module)] = Load(ref(module), evidence, samples, references)
 
 
 def _samples(parameters: Iterable[Any]) -> dict[int, tuple[Callable[[], Any], Any]]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from typing import Any, ClassVar
 from weakref import ref
 
-from sentinel.client.capture.owned_modules import existing, modules_of, owner_of, parameters_of
+from sentinel.client.capture.owned_modules import existing, modules_of, parameters_of
 from sentinel.client.checks.check import Check, CheckedTraining
 
 FIRST_STEP = 3
@@ -33,7 +33,8 @@ class TrainingMode(Check):
         self._modules: list[Callable[[], Any]] = []
         """Weak references to the modules whose mode matters."""
         self._owners: list[Callable[[], Any]] = []
-        """Weak references to all modules that own trained parameters, such as a separate head."""
+        """Weak references to the modules that have trained parameters themselves, also of a head
+        that is a model of its own; a wrapper may be in another mode than what it contains."""
         self._evaluating: list[str] = []
         """The kinds of these modules if all were in evaluation mode at the last pass."""
         self._has_pass = False
@@ -56,8 +57,13 @@ class TrainingMode(Check):
             ids = {*map(id, self.training.parameters)}
             found = [] if root is None else modules_by_mode(root, ids)
             self._modules = [ref(each) for each in found]
-            seen = self.training.seen_modules.modules()
-            self._owners = [ref(each) for each in seen if owner_of(ids, [each]) is not None]
+            owners = {
+                id(module): module
+                for each in self.training.seen_modules.modules()
+                for _, module in modules_of(each)
+                if any(id(weight) in ids for _, weight in parameters_of(module))
+            }
+            self._owners = [ref(each) for each in owners.values()]
         if not self._has_pass:
             return
         self._has_pass = False

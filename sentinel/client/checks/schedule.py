@@ -1,4 +1,4 @@
-"""Schedule: whether the learning-rate schedule advances more than once an update."""
+"""Schedule: whether the learning-rate schedule advances more than once an update, or is spent."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 from sentinel.client.checks.check import Check, CheckedTraining
+from sentinel.client.checks.weights import read_rate
 from sentinel.client.process_group import process_group_size
 
 UPDATES_TO_JUDGE = 5
 """Updates in a row."""
+SPENT_SHARE = 1e-4
+"""Share of the highest rate so far, at or below which a rate changes nothing."""
+LAST_EARLY_STEP = 20
+"""The last step by which no schedule is spent on purpose; a cosine is at the end of a long run."""
 
 
 class Schedule(Check):
@@ -22,6 +27,8 @@ class Schedule(Check):
         super().__init__(training)
         self._counts: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._passes = 0
+        self._highest_rate = 0.0
+        self._spent_updates = 0
 
     def on_schedule(self, scheduler: Any) -> None:
         """A scheduler took a step."""
@@ -41,6 +48,12 @@ class Schedule(Check):
             # Several optimizers may share the count of one of them on purpose.
             return
         if highest:
+            self._count_spent()
+        if self._spent_updates >= UPDATES_TO_JUDGE:
+            evidence = {"updates": float(self.training.steps), "highest": self._highest_rate}
+            self.set_result("spent", evidence)
+            return
+        if highest:
             self.count(is_wrong=highest > 1 and highest != accelerate_processes())
         if self.wrong_count >= UPDATES_TO_JUDGE:
             is_by_pass = highest == passes
@@ -48,6 +61,16 @@ class Schedule(Check):
             self.set_result(problem, {"schedule_steps": float(highest)})
         elif self.right_count >= UPDATES_TO_JUDGE:
             self.set_result("")
+
+    def _count_spent(self) -> None:
+        """Count an early update at a rate of next to nothing, which the last one of a run has."""
+        if self.training.steps > LAST_EARLY_STEP:
+            return
+        groups = self.training.find_optimizer().param_groups
+        rate = max(read_rate(group.get("lr")) for group in groups)
+        self._highest_rate = max(self._highest_rate, rate)
+        is_spent = rate <= SPENT_SHARE * self._highest_rate
+        self._spent_updates = self._spent_updates + 1 if is_spent and self._highest_rate else 0
 
 
 def accelerate_processes() -> int:

@@ -20,6 +20,7 @@ from sentinel.client.checks.replicas import Replicas
 from sentinel.client.checks.scaler_steps import ScalerSteps
 from sentinel.client.checks.schedule import Schedule
 from sentinel.client.checks.set_up import SetUp
+from sentinel.client.checks.untrained_parts import RecomputedBlocks
 from sentinel.client.checks.weight_changes import WeightChanges
 from sentinel.client.checks.weights import WeightUpdates
 from sentinel.client.recorder import Recorder
@@ -41,7 +42,7 @@ are those of a search for the batch size, or of a warm-up of CUDA graphs."""
 
 HOOKS = (
     "on_begin", "before_backward", "after_backward", "before_step", "after_step", "on_first_batch",
-    "on_batch", "on_fetch", "on_schedule", "on_load", "on_framework_backward",
+    "on_batch", "on_fetch", "on_schedule", "on_eval", "on_load", "on_framework_backward",
 )  # fmt: skip
 """Methods of checks."""
 
@@ -66,7 +67,7 @@ class TrainingChecks:
         self._training: CheckedTraining | None = None
         self._checks: list[Check] = []
         self._disabled: set[str] = set()
-        self._passes, self.loads = SamplerPasses(), Loads()
+        self._passes, self.loads, self.recomputed = SamplerPasses(), Loads(), RecomputedBlocks()
         self._frames_before = compiled_frames()
         self.scaler_steps = ScalerSteps(self._record, rank)
         self._updates_without_step = 0
@@ -132,6 +133,10 @@ class TrainingChecks:
         """A scheduler took a step."""
         self._run("on_schedule", scheduler)
 
+    def on_eval(self, module: Any) -> None:
+        """A module is set to evaluation mode."""
+        self._run("on_eval", module)
+
     def on_load(self) -> None:
         """The state of a module is loaded."""
         self._run("on_load")
@@ -161,6 +166,7 @@ class TrainingChecks:
             self._recorder.try_lock.guard.count_error,
             self._passes,
             self.loads,
+            self.recomputed,
             self._frames_before,
             self._rank,
         )

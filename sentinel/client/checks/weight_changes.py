@@ -14,7 +14,10 @@ from weakref import ref
 from sentinel.client.capture import scalars
 from sentinel.client.capture.device_copy import is_capturing_graph
 from sentinel.client.capture.grad_sharding import local_part
+from sentinel.client.capture.layer_names import clean_name
+from sentinel.client.capture.owned_modules import modules_of, parameters_of
 from sentinel.client.checks.check import Check, CheckedTraining
+from sentinel.client.checks.untrained_parts import second_models
 from sentinel.client.checks.weights import (
     evenly_spaced,
     is_sampled,
@@ -32,6 +35,10 @@ MAX_CORRELATION, MIN_CHANGED_SHARE, MIN_NONZERO_SHARE = 0.5, 0.9, 0.5
 correlation of 0.125; clipping to any bound leaves one of 0.8."""
 STEPS_TO_JUDGE = 2
 """Steps in a row that change a frozen weight."""
+SECOND_MODEL_STEP, MAX_TIES = 4, 8
+
+_Tie = tuple[str, list[tuple[Callable[[], Any], str]]]
+"""The first name of a weight that several modules have, and these with their names of it."""
 
 
 class WeightChanges(Check):
@@ -52,6 +59,7 @@ class WeightChanges(Check):
         self._reports = [*REPORT_STEPS]
         self._frozen: list[Any] = []
         self._frozen_before: list[Any] = []
+        self._ties: list[_Tie] = []
         self._trained: set[int] = set()
         """Ids of the weights that required a gradient in a backward pass since the last step."""
 
@@ -87,6 +95,7 @@ class WeightChanges(Check):
         self._trained.clear()
         if is_capturing_graph():
             return
+        self._look_at_models()
         frozen, self._frozen = self._frozen, []
         before, self._frozen_before = self._frozen_before, []
         steps = self.training.steps
@@ -100,6 +109,21 @@ class WeightChanges(Check):
             if steps >= self._reports[0] and self._report():
                 self._reports = [each for each in self._reports if each > steps]
             self._samples = self._sample() if self._reports else {}
+
+    def _look_at_models(self) -> None:
+        """Whether tied weights are still one, and whether a second model is trained, as once."""
+        training = self.training
+        if training.steps == 1:
+            root = training.find_model()
+            self._ties = [] if root is None else _find_ties(root)
+        elif training.steps == SECOND_MODEL_STEP:
+            found = second_models(training.seen_modules.modules(), training.parameters)
+            if found:
+                self.set_result("second_model", {"kind": type(found[0]).__name__})
+        untied = [name for name, places in self._ties if not _is_one(places)]
+        if untied:
+            self.set_result("untied", {"weights": names_text(untied)})
+            self._ties = []
 
     def _sample(self) -> dict[Any, tuple[list[int], Any]]:
         torch = sys.modules["torch"]
@@ -207,3 +231,20 @@ def _matrices(parameters: Sequence[Any]) -> list[Any]:
     """Evenly spaced ones of the weights that are compared, with the last one."""
     found = [each for each in parameters if each.requires_grad and each.dim() > 1]
     return [*evenly_spaced(found[::-1], MAX_TENSORS)][::-1]
+
+
+def _find_ties(root: Any) -> list[_Tie]:
+    """The weights that several modules of a model have in common."""
+    places: dict[int, _Tie] = {}
+    for path, module in modules_of(root):
+        for name, weight in parameters_of(module):
+            tie = places.setdefault(id(weight), (clean_name(f"{path}.{name}"), []))
+            tie[1].append((ref(module), name))
+    return [each for each in places.values() if len(each[1]) > 1][:MAX_TIES]
+
+
+def _is_one(places: Sequence[tuple[Callable[[], Any], str]]) -> bool:
+    """Whether the modules still have the same weight, those that exist and have one."""
+    pairs = [(known(), name) for known, name in places]
+    weights = [vars(each)["_parameters"].get(name) for each, name in pairs if each is not None]
+    return len({id(each) for each in weights if each is not None}) < 2

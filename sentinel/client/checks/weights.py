@@ -28,6 +28,7 @@ from sentinel.client.capture.owned_modules import (
 from sentinel.client.capture.scalars import number_or_reason
 from sentinel.client.checks.check import Check, CheckedTraining
 from sentinel.client.checks.gradients import write_count
+from sentinel.client.checks.untrained_parts import idle_adapters, new_weights
 
 FIRST_STEPS = (2, 4, 8, 16)
 """Steps that are measured whatever it costs."""
@@ -46,6 +47,8 @@ GRAPH_STEP, MAX_GRAPH_NODES = 8, 20_000
 MAX_VIEWS = 8
 """Nodes between an operation and its parameter, such as a cast and a transposition."""
 MAX_NAMES = 8
+LASTING_PROBLEMS = frozenset({"not_in_optimizer", "recomputed", "adapter_not_used"})
+"""What is found in the graph once, whatever steps change."""
 
 
 @dataclass
@@ -112,6 +115,8 @@ class WeightUpdates(Check):
             self._count_gradients(parameters)
         else:
             self._steps_without_gradient = 0
+        if step == GRAPH_STEP and not self._steps_without_gradient:
+            self._find_untrained(parameters)
         self._leaves = []
         if step < self._due:
             return
@@ -155,6 +160,15 @@ class WeightUpdates(Check):
             evidence["modules"] = names_text(module_names(leaves))
         self.set_result("other_tensors" if leaves else "no_gradient", evidence)
 
+    def _find_untrained(self, parameters: Sequence[Any]) -> None:
+        """Find parts of the model that no gradient reaches, where that is an error."""
+        root = self.training.find_model()
+        blocks = self.training.recomputed.without_gradient(parameters)
+        adapters = [] if root is None else idle_adapters(root, parameters)
+        for problem, found in (("recomputed", blocks), ("adapter_not_used", adapters)):
+            if found:
+                self.set_result(problem, {"modules": names_text(module_names(found))})
+
     def _find_omitted(self, nodes: Sequence[Any], leaves: Sequence[Any]) -> None:
         """Find parameters that get a gradient and that no optimizer holds, in a graph."""
         own = {*map(id, self.training.parameters)}
@@ -177,7 +191,12 @@ class WeightUpdates(Check):
             next((at for at, (_, each) in places if each in own), -1)
             for places in (enumerate(order), reversed([*enumerate(order)]))
         )
-        names = [name for name, each in order[first : last + 1] if each in ids]
+        new = {id(each) for each in new_weights(root, omitted, self.training.loads)}
+        names = [
+            name
+            for at, (name, each) in enumerate(order)
+            if each in ids and (first <= at <= last or each in new)
+        ]
         modules = [*dict.fromkeys(map(module_path, names))]
         # Others than those of the model may be a backbone, or a loss with parameters.
         inner = {*map(id, leaves_between(nodes, own))} if outside else set()
@@ -316,7 +335,7 @@ class WeightUpdates(Check):
         elif static:
             evidence["modules"] = names_text(module_names(static))
             self.set_result("part_unchanged", evidence)
-        elif self.problem != "not_in_optimizer":
+        elif self.problem not in LASTING_PROBLEMS:
             self.set_result("", evidence)
 
     def _add_low_precision(
