@@ -161,6 +161,7 @@ def messages_lost(*, sick: bool) -> None:
 
 @case(
     "https://discuss.pytorch.org/t/84911",
+    "weights_not_updated/only_norms",
     published="pytorch-forum-84911",
 )
 def all_but_norms_frozen(*, sick: bool) -> None:
@@ -262,19 +263,20 @@ class Augmented(Dataset[tuple[Tensor, Tensor]]):
 
     def __init__(self, *, is_copied: bool) -> None:
         self.inputs, self.labels = examples(320)
-        self.generator = np.random.default_rng(0)
-        self.is_copied = is_copied
+        self.generator = np.random.default_rng(0) if is_copied else None
 
     def __len__(self) -> int:
         return len(self.inputs)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        noise = self.generator.normal(size=20) if self.is_copied else torch.randn(20).numpy()
-        return self.inputs[index] + 0.1 * torch.from_numpy(noise).float(), self.labels[index]
+        own = torch.randn(20)
+        noise = own if self.generator is None else torch.from_numpy(self.generator.normal(size=20))
+        return self.inputs[index] + 0.1 * noise.float(), self.labels[index]
 
 
 @case(
     "https://stackoverflow.com/questions/67180955",
+    "repeated_batches/same_random_numbers",
     published="stackoverflow-67180955",
 )
 def workers_with_the_same_noise(*, sick: bool) -> None:

@@ -7,6 +7,9 @@ Formula
                   not, although a sampler draws each example once; or
                   5 batches of the workers of an iterable data set are equal to the one before, each
                   within a turn of all workers, and no first batch of a turn is; or
+                  the code of a data set with an index, or of its transforms, draws from a generator
+                  that it holds, and names nothing that seeds one, with two or more workers and no
+                  `worker_init_fn`; or
                   a DistributedSampler that shuffles gives the same order as in the pass before, in
                   the same epoch; or
                   two ranks of a DistributedDataParallel model have the same 8 batches in a row
@@ -17,7 +20,8 @@ Units
 
 Source
     The notes of PyTorch on DistributedSampler: without `set_epoch` each epoch has the same order;
-    without the sampler each rank has all of the data. `next(iter(loader))` at each step makes a new
+    without the sampler each rank has all of the data. Stack Overflow question 67180955: each worker
+    copies the generator of the data set. `next(iter(loader))` at each step makes a new
     iterator, which begins with the first batch.
 
 Defaults
@@ -72,6 +76,13 @@ class RepeatedBatches(ReportedCheck):
             "Give each worker a part of the data: in `__iter__` of the data set take every n-th "
             "example from `torch.utils.data.get_worker_info()`, or seed its generator with the "
             "worker's number.",
+        ),
+        "same_random_numbers": Problem(
+            "The workers of the data loader draw the same random numbers: each has a copy of the "
+            "generator `{name}`, so that augmentations are repeated.",
+            "Make the generator in each worker, as by `numpy.random.default_rng("
+            "torch.initial_seed())` in a `worker_init_fn`; or draw from `torch`, `random` or "
+            "`numpy.random`, which PyTorch seeds in each worker.",
         ),
         "same_order": Problem(
             "Two passes over the data had the same order, although the sampler shuffles.",

@@ -13,6 +13,8 @@ Formula
                over half of its weights, as a new head; or
                no parameter whose name is that of an adapter has a gradient, or no parameter of a
                block under reentrant checkpointing whose inputs need none; or
+               the optimizer trains norms alone, all other weights are frozen, and no weights were
+               loaded; or
                since the end of a warm-up, in at least 3 measurements, less than 0.3 % of the
                elements of matrices in 16 bits or less moved
     critical = no weight is updated
@@ -111,6 +113,13 @@ class WeightsNotUpdated(ReportedCheck):
             "Activate the adapter that is to be trained, with PEFT by `model.set_adapter(name)` "
             "and without `disable_adapter()` around the training, with Adapters by "
             "`model.train_adapter(name)`. Check that `forward` calls it.",
+        ),
+        "only_norms": Problem(
+            "Only the norms are trained, {modules}: all other weights are frozen at their random "
+            "values, as no checkpoint was loaded.",
+            "Look for the code that sets `requires_grad` to False: its condition on names or kinds "
+            "of modules may be the wrong way round. To train the norms of a pretrained model, load "
+            "its weights first.",
         ),
         "too_small": Problem(
             "A step changes {moved_share:.2%} of the {dtype} weights: at a learning rate of "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import random
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from itertools import cycle
@@ -754,7 +755,71 @@ def evaluated_in_training_mode_on_all_data() -> None:
             without_gradients(model)(held_out)
 
 
+class Noise:
+    """A transform that draws from a generator of its own."""
+
+    def __init__(self) -> None:
+        self.generator = random.Random(0)
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        return inputs + self.draw()
+
+    def draw(self) -> float:
+        return self.generator.gauss(0.0, 0.1)
+
+
+class Augmented(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
+    """Examples that are drawn by a generator once, and changed by transforms."""
+
+    def __init__(self, *transforms: Callable[[Tensor], Tensor]) -> None:
+        self.inputs, self.labels = examples(160)
+        self.generator = random.Random(0)
+        self.order = self.generator.sample(range(160), 160)
+        self.transforms = transforms
+
+    def __len__(self) -> int:
+        return 160
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        inputs = self.inputs[self.order[index]]
+        for each in self.transforms:
+            inputs = each(inputs)
+        return inputs, self.labels[self.order[index]]
+
+
+def train_on_augmented(
+    *transforms: Callable[[Tensor], Tensor],
+    workers: int = 2,
+    begin: Callable[[int], None] | None = None,
+) -> None:
+    model = network()
+    data = DataLoader(
+        Augmented(*transforms), 16, shuffle=True, num_workers=workers, worker_init_fn=begin
+    )
+    train(model, AdamW(model.parameters()), batches=data)
+
+
+def workers_with_one_generator() -> None:
+    train_on_augmented(Noise())
+
+
+def workers_with_a_generator_of_the_module() -> None:
+    generator = random.Random(0)
+    train_on_augmented(lambda inputs: inputs + generator.gauss(0.0, 0.1))
+
+
+def norms_alone() -> None:
+    """The condition on names is the wrong way round."""
+    model = network()
+    for name, weight in model.named_parameters():
+        weight.requires_grad = name.startswith("1.")
+    train(model, AdamW(model.parameters()))
+
+
 SILENT: dict[Training, str] = {
+    workers_with_one_generator: "repeated_batches",
+    workers_with_a_generator_of_the_module: "repeated_batches",
+    norms_alone: "weights_not_updated",
     block_without_a_gradient: "weights_not_updated",
     no_adapter_used: "weights_not_updated",
     new_head_left_out: "weights_not_updated",
@@ -1797,7 +1862,44 @@ def dropout_module_on_in_evaluation() -> None:
             model.train()
 
 
+def workers_with_generators_of_their_own() -> None:
+    train_on_augmented(lambda inputs: inputs + 0.1 * torch.randn(20))
+
+
+def workers_that_are_seeded() -> None:
+    train_on_augmented(Noise(), begin=random.seed)
+
+
+def one_process_with_a_generator() -> None:
+    train_on_augmented(Noise(), workers=0)
+
+
+class SeededNoise(Noise):
+    """It makes its generator in the worker."""
+
+    has_begun = False
+
+    def draw(self) -> float:
+        if not self.has_begun:
+            worker = get_worker_info()
+            self.has_begun, self.generator = True, random.Random(worker.seed)
+        return super().draw()
+
+
+def transform_that_is_seeded() -> None:
+    train_on_augmented(SeededNoise())
+
+
+def norms_of_a_loaded_model_alone() -> None:
+    model = loaded()
+    for name, weight in model.named_parameters():
+        weight.requires_grad = name.startswith("1.")
+    train(model, AdamW(model.parameters()))
+
+
 HEALTHY: tuple[Training, ...] = (
+    workers_with_generators_of_their_own, workers_that_are_seeded, one_process_with_a_generator,
+    transform_that_is_seeded, norms_of_a_loaded_model_alone,
     frozen_block_recomputed, one_adapter_of_two_used, new_projection_before_a_loaded_model,
     two_networks_that_teach_each_other, reference_beside_the_policy, weights_tied,
     schedule_of_a_short_training, dropout_with_the_mode, dropout_without_the_mode_on_purpose,

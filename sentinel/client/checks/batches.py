@@ -15,6 +15,7 @@ from weakref import ref
 from zlib import crc32
 
 from sentinel.client.checks.check import Check, CheckedTraining, Evidence
+from sentinel.client.checks.worker_generators import copied_generator
 from sentinel.model.record import CHECK_KEY
 
 REPEATS_TO_JUDGE = 5
@@ -23,6 +24,8 @@ MIN_EXAMPLES = 4
 """Examples of a batch that are compared."""
 FINGERPRINTS = 8
 """Batches whose fingerprints are compared between ranks."""
+LASTING_PROBLEMS = frozenset({"same_order", "same_random_numbers"})
+"""Those that different batches do not end."""
 MAX_TENSORS, MAX_DEPTH, SAMPLED_ELEMENTS = 16, 4, 256
 
 
@@ -40,9 +43,14 @@ class Batches(Check):
         self._equal_on_workers = 0
         """Batches of the workers of a stream that are equal to the one before."""
 
+    def on_begin(self) -> None:
+        """The first pass over the data has usually begun."""
+        self._report_generator()
+
     def on_first_batch(self, iterator: Any, batch: Any) -> None:
         """The first batch of a pass over the data arrived."""
         is_repeated = self.training.passes.add(iterator, batch)
+        self._report_generator()
         if is_repeated:
             self.set_result("same_order")
         elif is_repeated is False and self.problem == "same_order":
@@ -67,8 +75,13 @@ class Batches(Check):
             self.set_result("same_example", {"batches": float(self._of_one_example)})
         elif self._equal_on_workers >= REPEATS_TO_JUDGE:
             self.set_result("same_on_each_worker", {"workers": float(iterator._num_workers)})  # noqa: SLF001 - there is no public name
-        elif self.right_count >= REPEATS_TO_JUDGE and self.problem != "same_order":
+        elif self.right_count >= REPEATS_TO_JUDGE and self.problem not in LASTING_PROBLEMS:
             self.set_result("")
+
+    def _report_generator(self) -> None:
+        name = self.training.passes.generator
+        if name and not self.problem:
+            self.set_result("same_random_numbers", {"name": name})
 
     def _count_on_workers(self, iterator: Any, *, is_repeated: bool) -> None:
         """Count equal batches of the workers of a stream, while no other ones are equal.
@@ -93,19 +106,29 @@ class Batches(Check):
             self.training.record({CHECK_KEY: self.name, **evidence})
 
 
-class SamplerPasses:
-    """The last pass over the data of a DistributedSampler that shuffles."""
+class DataPasses:
+    """What the passes over the data have in common.
+
+    `generator` is the name of one that the workers of a pass copied; empty if there was none.
+    """
 
     def __init__(self) -> None:
         self._find_sampler: Callable[[], Any] = lambda: None
+        self._find_data: Callable[[], Any] = lambda: None
+        """The data set of the last pass whose code was looked at."""
         self._last: tuple[Any, int] = (None, 0)
-        """Its epoch, and the fingerprint of its first batch."""
+        """Of the last DistributedSampler that shuffles: its epoch, and a checksum of its first
+        batch."""
+        self.generator = ""
 
     def add(self, iterator: Any, batch: Any) -> bool | None:
         """Add the first batch of a pass; whether it repeats the last pass in the same epoch.
 
-        None without such a sampler, or if this is its first pass.
+        None without a DistributedSampler that shuffles, or if this is its first pass.
         """
+        data = getattr(iterator, "_dataset", None)
+        if not self.generator and self._find_data() is not data and hasattr(data, "__weakref__"):
+            self._find_data, self.generator = ref(data), copied_generator(iterator)
         sampler = getattr(getattr(iterator, "_index_sampler", None), "sampler", None)
         distributed = sys.modules.get("torch.utils.data.distributed")
         if (

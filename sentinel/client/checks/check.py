@@ -14,7 +14,7 @@ from sentinel.client.capture.owned_modules import SeenModules, owner_of
 from sentinel.model.record import CHECK_KEY, PROBLEM_KEY
 
 if TYPE_CHECKING:
-    from sentinel.client.checks.batches import SamplerPasses
+    from sentinel.client.checks.batches import DataPasses
     from sentinel.client.checks.loaded_weights import Loads
     from sentinel.client.checks.untrained_parts import RecomputedBlocks
 
@@ -43,7 +43,7 @@ class CheckedTraining:
     record_metadata: Callable[[Evidence], None]
     device_copies: DeviceCopies
     count_error: Callable[[Exception], None]
-    passes: SamplerPasses
+    passes: DataPasses
     """Those of the process: the first one begins before the optimizer is known."""
     loads: Loads
     """Those of the process too."""

@@ -9,7 +9,7 @@ from weakref import ref
 
 from sentinel.client.capture.owned_modules import SeenModules
 from sentinel.client.checks.accumulation import Accumulation
-from sentinel.client.checks.batches import Batches, SamplerPasses
+from sentinel.client.checks.batches import Batches, DataPasses
 from sentinel.client.checks.check import Check, CheckedTraining, Evidence, check_report
 from sentinel.client.checks.evaluation import EvaluationPasses, compiled_frames
 from sentinel.client.checks.gradients import GradientClearing
@@ -67,7 +67,7 @@ class TrainingChecks:
         self._training: CheckedTraining | None = None
         self._checks: list[Check] = []
         self._disabled: set[str] = set()
-        self._passes, self.loads, self.recomputed = SamplerPasses(), Loads(), RecomputedBlocks()
+        self._passes, self.loads, self.recomputed = DataPasses(), Loads(), RecomputedBlocks()
         self._frames_before = compiled_frames()
         self.scaler_steps = ScalerSteps(self._record, rank)
         self._updates_without_step = 0

@@ -14,7 +14,12 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from sentinel.client.capture.owned_modules import existing, modules_of, named_parameters
+from sentinel.client.capture.owned_modules import (
+    existing,
+    modules_of,
+    named_parameters,
+    parameters_of,
+)
 
 if TYPE_CHECKING:
     from sentinel.client.checks.loaded_weights import Loads
@@ -47,6 +52,25 @@ def idle_adapters(root: Any, parameters: Iterable[Any]) -> list[Any]:
     ]
     ids = {*map(id, disabled)}
     return [each for _, each in names if id(each) in ids]
+
+
+def norms_trained_alone(root: Any, parameters: Iterable[Any], loads: Loads) -> list[Any]:
+    """The trained parameters of a model, if all are of norms and nothing was ever loaded.
+
+    Norms of a model with loaded weights are trained alone on purpose.
+    """
+    held = {id(each) for each in parameters if each.requires_grad}
+    if loads.found:
+        return []
+    trained = [
+        ("norm" in type(module).__name__.lower(), each)
+        for _, module in modules_of(root)
+        for _, each in parameters_of(module)
+        if id(each) in held
+    ]
+    is_frozen = any(each.dim() > 1 and not each.requires_grad for _, each in named_parameters(root))
+    has_all = len(trained) == len(held) and all(is_norm for is_norm, _ in trained)
+    return [each for _, each in trained] if has_all and is_frozen else []
 
 
 def new_weights(root: Any, omitted: Iterable[Any], loads: Loads) -> list[Any]:

@@ -28,7 +28,11 @@ from sentinel.client.capture.owned_modules import (
 from sentinel.client.capture.scalars import number_or_reason
 from sentinel.client.checks.check import Check, CheckedTraining
 from sentinel.client.checks.gradients import write_count
-from sentinel.client.checks.untrained_parts import idle_adapters, new_weights
+from sentinel.client.checks.untrained_parts import (
+    idle_adapters,
+    new_weights,
+    norms_trained_alone,
+)
 
 FIRST_STEPS = (2, 4, 8, 16)
 """Steps that are measured whatever it costs."""
@@ -47,7 +51,7 @@ GRAPH_STEP, MAX_GRAPH_NODES = 8, 20_000
 MAX_VIEWS = 8
 """Nodes between an operation and its parameter, such as a cast and a transposition."""
 MAX_NAMES = 8
-LASTING_PROBLEMS = frozenset({"not_in_optimizer", "recomputed", "adapter_not_used"})
+LASTING_PROBLEMS = frozenset({"not_in_optimizer", "recomputed", "adapter_not_used", "only_norms"})
 """What is found in the graph once, whatever steps change."""
 
 
@@ -161,13 +165,15 @@ class WeightUpdates(Check):
         self.set_result("other_tensors" if leaves else "no_gradient", evidence)
 
     def _find_untrained(self, parameters: Sequence[Any]) -> None:
-        """Find parts of the model that no gradient reaches, where that is an error."""
-        root = self.training.find_model()
-        blocks = self.training.recomputed.without_gradient(parameters)
-        adapters = [] if root is None else idle_adapters(root, parameters)
-        for problem, found in (("recomputed", blocks), ("adapter_not_used", adapters)):
-            if found:
-                self.set_result(problem, {"modules": names_text(module_names(found))})
+        """Find parts of the model that are not trained, where that is an error."""
+        training, root = self.training, self.training.find_model()
+        found = {"recomputed": training.recomputed.without_gradient(parameters)}
+        if root is not None:
+            found["adapter_not_used"] = idle_adapters(root, parameters)
+            found["only_norms"] = norms_trained_alone(root, parameters, training.loads)
+        for problem, own in found.items():
+            if own:
+                self.set_result(problem, {"modules": names_text(module_names(own))})
 
     def _find_omitted(self, nodes: Sequence[Any], leaves: Sequence[Any]) -> None:
         """Find parameters that get a gradient and that no optimizer holds, in a graph."""
