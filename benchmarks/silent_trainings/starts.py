@@ -64,7 +64,7 @@ def adapter_wrapped_twice(*, sick: bool) -> None:
     train(model, AdamW(model.adapter.parameters(), 1e-4))
 
 
-@case(GITHUB + "NVIDIA/NeMo-Aligner/issues/227")
+@case(GITHUB + "NVIDIA/NeMo-Aligner/issues/227", "unequal_start/policy_differs")
 def policy_differs_from_reference(*, sick: bool) -> None:
     """At the first step of DPO the policy and its reference give different probabilities."""
     policy = network().eval()
@@ -89,7 +89,7 @@ def policy_differs_from_reference(*, sick: bool) -> None:
         update(optimizer, loss)
 
 
-@case(GITHUB + "huggingface/trl/issues/454")
+@case(GITHUB + "huggingface/trl/issues/454", "unequal_start")
 def ratio_is_not_one(*, sick: bool) -> None:
     """Dropout makes the probability ratio of PPO another one than 1 before the first update."""
     policy = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 5))
@@ -109,7 +109,7 @@ def ratio_is_not_one(*, sick: bool) -> None:
         sentinel.log({"ratio": ratio.mean().item(), "reward": reward.mean().item()}, step=step + 1)
 
 
-@case(GITHUB + "huggingface/trl/issues/744")
+@case(GITHUB + "huggingface/trl/issues/744", "unequal_start")
 def dropout_in_the_policy(*, sick: bool) -> None:
     """Dropout of the policy makes its divergence from an equal reference another than 0."""
     policy = network()

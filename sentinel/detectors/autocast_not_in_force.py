@@ -1,8 +1,8 @@
 """Autocast not in force: mixed precision is asked for, and the model computes in float32.
 
 Formula
-    asked    = a GradScaler scales the loss, Accelerate is to use fp16 or bf16, or autocast is
-               active when a backward pass begins
+    asked    = a GradScaler scales the loss, Accelerate is to use fp16 or bf16, autocast is active
+               when a backward pass begins, or it is used for other devices than that of the loss
     Finding  = in the graphs of 3 such passes in a row no result has 16 bits, and a matrix product
                has 32
 
@@ -12,6 +12,7 @@ Units
 Source
     Lightning-AI/lightning-thunder issue 725: autocast is not applied to some functions. The notes
     of PyTorch on automatic mixed precision: autocast is to wrap the forward pass and the loss.
+    huggingface/lerobot pull request 4537: autocast for a device that computes nothing.
 
 Defaults
     One result in 16 bits is sufficient: parts of a model in float32 are on purpose, and so is an

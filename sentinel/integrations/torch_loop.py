@@ -63,6 +63,7 @@ def attach(patcher: Patcher) -> None:
                 loop.observing_checks.recomputed.add(inputs)
 
         patcher.wrap(recomputation, "check_backward_validity", before=add)
+    patcher.replace(torch.autocast, "__init__", _wrap_autocast(patcher))
     _patch_serialization(patcher)
     loads = StateLoads(loop)
     patcher.wrap(optim.Optimizer, "load_state_dict", after=loads.after_optimizer_load)
@@ -89,6 +90,29 @@ def _wrap_eval(patcher: Patcher) -> Callable[[Any], Any]:
             return original(*args, **kwargs)
 
         return eval_
+
+    return make
+
+
+def _wrap_autocast(patcher: Patcher) -> Callable[[Any], Any]:
+    """A wrapper for `autocast.__init__(context, device_type, dtype, enabled, …)`."""
+    torch, loop = sys.modules["torch"], patcher.loop
+
+    def make(original: Any) -> Any:
+        @functools.wraps(original)
+        def init(
+            self: Any,
+            device_type: Any,
+            dtype: Any = None,
+            enabled: Any = True,
+            *args: Any,
+            **kw: Any,
+        ) -> None:
+            if enabled and loop.checks is not None and not torch.compiler.is_compiling():
+                loop.checks.autocast_devices.add(device_type)
+            original(self, device_type, dtype, enabled, *args, **kw)
+
+        return init
 
     return make
 

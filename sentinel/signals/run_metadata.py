@@ -38,6 +38,9 @@ PROJECT_KEY, TAGS_KEY = "sentinel/project", "sentinel/tags"
 NAME_KEY = "monitor/name"
 """Metadata with the name that the user gave the run, of which its id has letters and digits."""
 
+ACTIVE_DROPOUT_KEY = "active_dropout"
+"""Metadata: the modules that drop elements of the trained model in its training mode."""
+
 CHECKS_KEY = "monitor/checks"
 """Metadata that is present if the checks of the training are switched off."""
 

@@ -19,7 +19,7 @@ from sentinel.model.incident import Resolution
 from sentinel.model.number_ranges import ranges_text
 from sentinel.model.quantity_text import format_number
 from sentinel.model.record import CHECK, CHECK_KEY, LOSSES_KEY, PROBLEM_KEY, Record
-from sentinel.signals.run_metadata import CHECKS_KEY, PATCH_KEY_PREFIX
+from sentinel.signals.run_metadata import ACTIVE_DROPOUT_KEY, CHECKS_KEY, PATCH_KEY_PREFIX
 from sentinel.store.history import History
 
 FOUND, PASSED, NOT_CHECKED = RESULTS = ("found", "passed", "not checked")
@@ -36,6 +36,7 @@ FACTS: Mapping[str, str] = {
     "modules_without_gradient": "Trained without a gradient",
     "modules_without_optimizer": "Gradients that no optimizer uses",
     "parameter_types": "Parameter types",
+    ACTIVE_DROPOUT_KEY: "Active dropout",
     "peft_type": "Adapter",
     "strategy": "Strategy",
     "zero_stage": "ZeRO stage",

@@ -816,7 +816,52 @@ def norms_alone() -> None:
     train(model, AdamW(model.parameters()))
 
 
+def prefer(policy: nn.Module, reference: nn.Module, passes: int = 1) -> None:
+    """Direct preference optimization (DPO)."""
+    optimizer = AdamW(policy.parameters())
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        for _ in range(passes):
+            inputs, chosen = examples()
+            policy_scores, reference_scores = (
+                model(inputs).log_softmax(1) for model in (policy, reference)
+            )
+            scores = (policy_scores - reference_scores).gather(
+                1, torch.stack([chosen, (chosen + 1) % 5], 1)
+            )
+            loss = -nn.functional.logsigmoid(0.1 * (scores[:, 0] - scores[:, 1])).mean()
+            (loss / passes).backward()
+        optimizer.step()
+
+
+def policy_and_reference() -> tuple[nn.Module, nn.Module]:
+    policy = nn.Sequential(nn.Linear(20, 64), nn.Tanh(), nn.Linear(64, 5))
+    return policy, copy.deepcopy(policy).requires_grad_(False)
+
+
+def reference_of_other_weights() -> None:
+    policy, reference = policy_and_reference()
+    reference[2].weight.mul_(-20.0)
+    prefer(policy, reference)
+
+
+def autocast_for_another_device() -> None:
+    """On a machine without CUDA, PyTorch warns once (lerobot#4537)."""
+    model = network()
+    optimizer = AdamW(model.parameters())
+    for _ in range(STEPS):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with torch.autocast("cuda", torch.bfloat16):
+                loss = loss_of(model, examples())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
 SILENT: dict[Training, str] = {
+    reference_of_other_weights: "unequal_start",
+    autocast_for_another_device: "autocast_not_in_force",
     workers_with_one_generator: "repeated_batches",
     workers_with_a_generator_of_the_module: "repeated_batches",
     norms_alone: "weights_not_updated",
@@ -1897,7 +1942,39 @@ def norms_of_a_loaded_model_alone() -> None:
     train(model, AdamW(model.parameters()))
 
 
+def policy_begins_as_its_reference() -> None:
+    prefer(*policy_and_reference())
+    prefer(*policy_and_reference(), passes=4)
+
+
+def preferences_without_a_reference() -> None:
+    """A model of rewards: its first loss is any."""
+    model = nn.Sequential(nn.Linear(20, 64), nn.Tanh(), nn.Linear(64, 1))
+    optimizer = AdamW(model.parameters())
+    for _ in range(STEPS):
+        chosen, rejected = model(examples()[0] + 5.0), model(examples()[0])
+        optimizer.zero_grad()
+        (-nn.functional.logsigmoid(8.0 * (chosen - rejected)).mean()).backward()
+        optimizer.step()
+
+
+def autocast_for_two_devices() -> None:
+    """One of them is not in force, and a part of the model is left out of it."""
+    model = network()
+    optimizer = AdamW(model.parameters())
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        inputs, labels = examples()
+        with torch.autocast("cuda", enabled=False), torch.autocast("cpu", torch.bfloat16):
+            hidden = model[:6](inputs)
+            with torch.autocast("cpu", enabled=False):
+                outputs = model[6](hidden.float())
+        nn.functional.cross_entropy(outputs, labels).backward()
+        optimizer.step()
+
+
 HEALTHY: tuple[Training, ...] = (
+    policy_begins_as_its_reference, preferences_without_a_reference, autocast_for_two_devices,
     workers_with_generators_of_their_own, workers_that_are_seeded, one_process_with_a_generator,
     transform_that_is_seeded, norms_of_a_loaded_model_alone,
     frozen_block_recomputed, one_adapter_of_two_used, new_projection_before_a_loaded_model,

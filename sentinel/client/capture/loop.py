@@ -140,6 +140,8 @@ class TrainingLoop:
             self.gradient_flow.before_backward()
         if self.observing_checks is not None:
             self.observing_checks.before_backward(roots)
+        elif self.checks is not None and not self.begun_steps:
+            self.checks.before_first_step(roots)
         # A backward pass inside a step belongs to a closure, which may run again: the last counts.
         thread = self.thread_state
         stepping = thread.stepping_optimizers

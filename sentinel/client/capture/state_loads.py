@@ -27,6 +27,8 @@ class StateLoads:
         primary = self._loop.primary_ref()
         # Accelerate loads the state of each optimizer into itself, which is empty before a step.
         if optimizer.state:
+            if self._loop.checks is not None:
+                self._loop.checks.is_resumed = True
             # Parameters whose state is loaded are those of the training under way.
             self._loop.trained.add(optimizer)
         elif primary is None:

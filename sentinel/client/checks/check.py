@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import ref
@@ -49,6 +49,12 @@ class CheckedTraining:
     """Those of the process too."""
     recomputed: RecomputedBlocks
     """Those of the process too."""
+    autocast_devices: Collection[str] = ()
+    """The types of devices for which the process asks for autocast."""
+    first_preference_loss: Any = None
+    """The loss of the first backward pass of the process, if it is one of preferences."""
+    is_resumed: bool = False
+    """Whether an optimizer was given a state before the first step of the process."""
     frames_before: int = 0
     """Functions that torch.compile had compiled when the run began."""
     rank: int = 0

@@ -195,6 +195,6 @@ class ForwardMode:
 
 
 def compiled_frames() -> int:
-    """Functions that torch.compile has compiled in this process so far."""
+    """Graphs that torch.compile has made in this process so far."""
     utils = sys.modules.get("torch._dynamo.utils")
-    return 0 if utils is None else sum(utils.counters.get("frames", {}).values())
+    return 0 if utils is None else int(utils.counters.get("stats", {}).get("unique_graphs", 0))

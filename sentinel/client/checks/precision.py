@@ -39,13 +39,16 @@ class Precision(Check):
         framework, self._framework = self._framework, ""
         if self.problem is not None or not self.training.roots:
             return
-        root = self.training.roots[0]
+        root, asked = self.training.roots[0], self.training.autocast_devices
         if hasattr(root, RAW_LOSS_ATTRIBUTE):
             reason = "a GradScaler is used"
         elif framework:
             reason = f"{framework} is to use mixed precision"
         elif is_autocast_active(root.device.type):
             reason = "autocast is active in the backward pass"
+        elif asked and root.device.type not in asked:
+            devices = " and ".join(f"`{each}`" for each in sorted(asked))
+            reason = f"autocast is used for {devices}, and the loss is on `{root.device.type}`"
         else:
             return
         has_low = has_low_precision(each.grad_fn for each in self.training.roots)

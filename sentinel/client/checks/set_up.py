@@ -11,7 +11,9 @@ from typing import Any, ClassVar
 
 from sentinel.client.capture.owned_modules import named_parameters
 from sentinel.client.checks.check import Check, Evidence
+from sentinel.client.checks.mode import modules_by_mode
 from sentinel.client.checks.weights import names_in_model, names_text
+from sentinel.signals.run_metadata import ACTIVE_DROPOUT_KEY
 
 STEP = 5
 """The step after which the parameters are counted: all optimizers have taken one."""
@@ -42,6 +44,13 @@ class SetUp(Check):
         # All of them, if gradients are cleared with the step.
         if root is not None and 0 < len(without) < len(trained):
             described["modules_without_gradient"] = names_text(names_in_model(root, without))
+        if root is not None:
+            dropouts = {
+                f"{type(each).__name__} of {each.p:g}"
+                for each in modules_by_mode(root, trained.keys())
+                if each.training and getattr(each, "p", 0.0)
+            }
+            described |= {ACTIVE_DROPOUT_KEY: ", ".join(sorted(dropouts))} if dropouts else {}
         training.record_metadata(described)
 
 

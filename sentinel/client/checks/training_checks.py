@@ -12,6 +12,7 @@ from sentinel.client.checks.accumulation import Accumulation
 from sentinel.client.checks.batches import Batches, DataPasses
 from sentinel.client.checks.check import Check, CheckedTraining, Evidence, check_report
 from sentinel.client.checks.evaluation import EvaluationPasses, compiled_frames
+from sentinel.client.checks.first_loss import FirstLoss, is_preference_loss
 from sentinel.client.checks.gradients import GradientClearing
 from sentinel.client.checks.loaded_weights import LoadedWeights, Loads
 from sentinel.client.checks.mode import TrainingMode
@@ -28,7 +29,7 @@ from sentinel.model.record import Event
 
 CHECKS: tuple[type[Check], ...] = (
     WeightUpdates, GradientClearing, Accumulation, TrainingMode, Replicas, Batches, Schedule,
-    WeightChanges, EvaluationPasses, Precision, SetUp, LoadedWeights,
+    WeightChanges, EvaluationPasses, Precision, SetUp, LoadedWeights, FirstLoss,
 )  # fmt: skip
 
 FIRST_STEPS = 20
@@ -69,6 +70,10 @@ class TrainingChecks:
         self._disabled: set[str] = set()
         self._passes, self.loads, self.recomputed = DataPasses(), Loads(), RecomputedBlocks()
         self._frames_before = compiled_frames()
+        self.autocast_devices: set[str] = set()
+        self.is_resumed = self._has_pass = False
+        """Whether an optimizer was given a state, and whether there was a backward pass."""
+        self._first_preference_loss: Any = None
         self.scaler_steps = ScalerSteps(self._record, rank)
         self._updates_without_step = 0
         self._steps, self._first_observed, self._last_observed = 0, 0, FIRST_STEPS
@@ -82,6 +87,12 @@ class TrainingChecks:
             self._training.roots = roots
             self._run("before_backward")
             self._training.roots = ()
+
+    def before_first_step(self, roots: Sequence[Any]) -> None:
+        """A backward pass from these roots begins, and no optimizer has taken a step yet."""
+        if not self._has_pass and is_preference_loss(roots[0]):
+            self._first_preference_loss = roots[0].detach().clone()
+        self._has_pass = True
 
     def after_backward(self) -> None:
         """A backward pass ended."""
@@ -167,9 +178,13 @@ class TrainingChecks:
             self._passes,
             self.loads,
             self.recomputed,
+            self.autocast_devices,
+            self._first_preference_loss,
+            self.is_resumed,
             self._frames_before,
             self._rank,
         )
+        self._first_preference_loss = None
         for each in self._checks:
             each.close()
         self._checks = [kind(training) for kind in CHECKS if kind.name not in self._disabled]

@@ -10,6 +10,7 @@ import torch
 from support.checked_trainings import (
     HEALTHY,
     SILENT,
+    FunctionalDropout,
     backbone_left_out,
     detached_body,
     examples,
@@ -170,6 +171,45 @@ def test_a_model_whose_mode_is_observed_can_be_pickled_and_copied():
                 each(inputs)
         assert not each[3]._forward_pre_hooks
     assert mode.passes == mode.training_passes == 2
+
+
+def test_a_compiled_model_is_not_compiled_again_by_an_evaluation():
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    model = FunctionalDropout("with")
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    optimizer = torch.optim.AdamW(model.parameters())
+    with monitored:
+        for _ in range(4):
+            train(compiled, optimizer, steps=4)
+            model.eval()
+            with torch.no_grad():
+                compiled(examples()[0])
+            model.train()
+
+    # One for the training, one for the evaluation.
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2
+
+
+def test_dropout_is_observed_between_an_evaluation_and_the_next_pass_alone(recorded):
+    functional = torch.nn.functional
+    originals = functional.dropout, functional.scaled_dot_product_attention
+    with monitored:
+        model = FunctionalDropout("without")
+        optimizer = torch.optim.AdamW(model.parameters())
+        train(model, optimizer, steps=3)
+        model.eval()
+        assert functional.dropout is not originals[0]
+        with torch.no_grad():
+            functional.dropout(input=torch.ones(2, 2), p=0.5)
+            model(examples()[0])
+        train(model, optimizer, steps=1)
+        assert (functional.dropout, functional.scaled_dot_product_attention) == originals
+        model.eval()
+        model(examples()[0])
+        train(model, optimizer, steps=1)
+
+    assert notifications(recorded()[0]) != {}
 
 
 def test_no_model_is_kept_alive():

@@ -1,0 +1,67 @@
+"""First loss: whether a policy begins as its reference, which the loss of preferences then shows.
+
+The loss of DPO is a logarithm of a sigmoid of how much more the policy prefers an answer than its
+reference does. Before the first update both give the same probabilities, and the loss is ln 2.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from math import log
+from typing import Any, ClassVar
+
+from sentinel.client.capture.owned_modules import named_parameters
+from sentinel.client.checks.check import Check
+
+LOSS_NODES = 8
+"""Operations from the root of a loss, among which the logarithm of a sigmoid is looked for."""
+MAX_FACTOR = 64
+"""A sum over so many examples, or a division by so many passes, is the loss as well."""
+TOLERANCE = 0.02
+"""Share of the expected loss that dropout and low precision may change it by."""
+
+
+class FirstLoss(Check):
+    """Compares the loss of the first backward pass with ln 2, if the process has a reference."""
+
+    name: ClassVar[str] = "first_loss"
+
+    def on_begin(self) -> None:
+        """Read the loss."""
+        training = self.training
+        loss, training.first_preference_loss = training.first_preference_loss, None
+        if loss is not None and not training.is_resumed and self._has_reference():
+            training.read_vector(loss.reshape(1).float(), self._judge)
+
+    def _has_reference(self) -> bool:
+        """Whether a frozen model has weights of the shapes of all that the optimizer has."""
+        trained = Counter(each.shape for each in self.training.parameters)
+        models = (named_parameters(each) for each in self.training.seen_modules.modules())
+        return any(
+            trained <= Counter(each.shape for _, each in weights)
+            and not any(each.requires_grad for _, each in weights)
+            for weights in models
+        )
+
+    def _judge(self, numbers: Sequence[float]) -> None:
+        loss = numbers[0]
+        factor = max(loss / log(2.0), 1e-9)
+        whole = round(factor) if factor > 1.0 else 1.0 / round(1.0 / factor)
+        is_equal = abs(factor / whole - 1.0) <= TOLERANCE and whole >= 1.0 / MAX_FACTOR
+        self.set_result("" if is_equal else "policy_differs", {"loss": loss})
+
+
+def is_preference_loss(root: Any) -> bool:
+    """Whether a loss consists of logarithms of sigmoids alone, as that of DPO."""
+    node = root.grad_fn
+    for _ in range(LOSS_NODES):
+        name = "" if node is None else type(node).__name__
+        if "LogSigmoid" in name:
+            return True
+        if not name or name.startswith("Add"):
+            # Another loss is added.
+            return False
+        inputs = node.next_functions
+        node = inputs[0][0] if inputs else None
+    return False
