@@ -339,6 +339,7 @@ class Images(nn.Module):
 
 @case(
     GITHUB + "huggingface/transformers/issues/34204",
+    "inputs_mismatched/images_in_one_row",
     published="transformers-34204",
 )
 def images_in_one_row(*, sick: bool) -> None:

@@ -859,7 +859,35 @@ def autocast_for_another_device() -> None:
         optimizer.step()
 
 
+class Images(nn.Module):
+    """A classifier of images with text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.image, self.text = nn.Linear(16, 32), nn.Embedding(20, 32)
+        self.head = nn.Linear(32, 5)
+
+    def forward(self, input_ids: Tensor, pixel_values: Tensor) -> Tensor:
+        return self.head(self.text(input_ids).mean(1) + self.image(pixel_values).mean(1))
+
+
+def train_on_images(*shape: int) -> None:
+    model = Images()
+    optimizer = AdamW(model.parameters())
+    for _ in range(STEPS):
+        tokens = torch.randint(20, (8, 6))
+        optimizer.zero_grad()
+        outputs = model(input_ids=tokens, pixel_values=torch.randn(*shape, 16))
+        nn.functional.cross_entropy(outputs, tokens[:, 0] % 5).backward()
+        optimizer.step()
+
+
+def images_in_one_row() -> None:
+    train_on_images(1, 8)
+
+
 SILENT: dict[Training, str] = {
+    images_in_one_row: "inputs_mismatched",
     reference_of_other_weights: "unequal_start",
     autocast_for_another_device: "autocast_not_in_force",
     workers_with_one_generator: "repeated_batches",
@@ -1973,7 +2001,16 @@ def autocast_for_two_devices() -> None:
         optimizer.step()
 
 
+def images_of_each_example() -> None:
+    train_on_images(8, 1)
+
+
+def features_shared_by_all_examples() -> None:
+    train_on_images(1, 3)
+
+
 HEALTHY: tuple[Training, ...] = (
+    images_of_each_example, features_shared_by_all_examples,
     policy_begins_as_its_reference, preferences_without_a_reference, autocast_for_two_devices,
     workers_with_generators_of_their_own, workers_that_are_seeded, one_process_with_a_generator,
     transform_that_is_seeded, norms_of_a_loaded_model_alone,

@@ -14,6 +14,7 @@ from sentinel.client.checks.check import Check, CheckedTraining, Evidence, check
 from sentinel.client.checks.evaluation import EvaluationPasses, compiled_frames
 from sentinel.client.checks.first_loss import FirstLoss, is_preference_loss
 from sentinel.client.checks.gradients import GradientClearing
+from sentinel.client.checks.inputs import Inputs
 from sentinel.client.checks.loaded_weights import LoadedWeights, Loads
 from sentinel.client.checks.mode import TrainingMode
 from sentinel.client.checks.precision import Precision
@@ -30,6 +31,7 @@ from sentinel.model.record import Event
 CHECKS: tuple[type[Check], ...] = (
     WeightUpdates, GradientClearing, Accumulation, TrainingMode, Replicas, Batches, Schedule,
     WeightChanges, EvaluationPasses, Precision, SetUp, LoadedWeights, FirstLoss,
+    Inputs,
 )  # fmt: skip
 
 FIRST_STEPS = 20

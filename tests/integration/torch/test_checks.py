@@ -173,6 +173,21 @@ def test_a_model_whose_mode_is_observed_can_be_pickled_and_copied():
     assert mode.passes == mode.training_passes == 2
 
 
+def test_a_model_whose_calls_are_observed_can_be_pickled_and_copied(recorded):
+    model = network()
+    optimizer = torch.optim.AdamW(model.parameters())
+    with monitored:
+        train(model, optimizer, steps=1)
+        assert len(model._forward_pre_hooks) == 1
+        written = pickle.dumps(model)
+        for each in (pickle.loads(written), copy.deepcopy(model)):
+            assert each(examples()[0]).shape == (16, 5)
+        train(model, optimizer, steps=8)
+        assert not model._forward_pre_hooks
+
+    assert b"sentinel" not in written
+
+
 def test_a_compiled_model_is_not_compiled_again_by_an_evaluation():
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
