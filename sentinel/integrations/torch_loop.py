@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from sentinel.client.capture.loop import in_backward_pass
+from sentinel.client.capture.loop import TrainingLoop, in_backward_pass
 from sentinel.client.capture.patcher import Patcher, exclude_from_compile, exclude_with_calls
 from sentinel.client.capture.state_loads import StateLoads
 
@@ -63,7 +63,7 @@ def attach(patcher: Patcher) -> None:
                 loop.observing_checks.recomputed.add(inputs)
 
         patcher.wrap(recomputation, "check_backward_validity", before=add)
-    patcher.replace(torch.autocast, "__init__", _wrap_autocast(patcher))
+    patcher.wrap(torch.autocast, "__init__", after=functools.partial(_add_autocast, loop))
     _patch_serialization(patcher)
     loads = StateLoads(loop)
     patcher.wrap(optim.Optimizer, "load_state_dict", after=loads.after_optimizer_load)
@@ -74,6 +74,8 @@ def attach(patcher: Patcher) -> None:
     ):
         hook = exclude_with_calls(functools.partial(patcher.call_safely, body))
         patcher.add_cleanup(register(hook).remove)
+    if loop.checks is not None:
+        patcher.add_cleanup(loop.checks.close)
 
 
 def _wrap_eval(patcher: Patcher) -> Callable[[Any], Any]:
@@ -94,27 +96,14 @@ def _wrap_eval(patcher: Patcher) -> Callable[[Any], Any]:
     return make
 
 
-def _wrap_autocast(patcher: Patcher) -> Callable[[Any], Any]:
-    """A wrapper for `autocast.__init__(context, device_type, dtype, enabled, …)`."""
-    torch, loop = sys.modules["torch"], patcher.loop
-
-    def make(original: Any) -> Any:
-        @functools.wraps(original)
-        def init(
-            self: Any,
-            device_type: Any,
-            dtype: Any = None,
-            enabled: Any = True,
-            *args: Any,
-            **kw: Any,
-        ) -> None:
-            if enabled and loop.checks is not None and not torch.compiler.is_compiling():
-                loop.checks.autocast_devices.add(device_type)
-            original(self, device_type, dtype, enabled, *args, **kw)
-
-        return init
-
-    return make
+def _add_autocast(
+    loop: TrainingLoop, _: Any, __: Any, device_type: Any, dtype: Any = None, enabled: Any = True,
+    **___: Any,
+) -> None:  # fmt: skip
+    """Called after `autocast.__init__(context, device_type, dtype, enabled, …)`."""
+    del dtype
+    if enabled and loop.checks is not None:
+        loop.checks.autocast_devices.add(device_type)
 
 
 def _wrap_named_parameters(patcher: Patcher) -> Callable[[Any], Any]:

@@ -595,7 +595,8 @@ class Blocks(nn.Module):
         with warnings.catch_warnings():
             # PyTorch warns once of inputs without a gradient.
             warnings.simplefilter("ignore")
-            hidden = checkpoint(functools.partial(self.first.__call__), inputs, use_reentrant=True)
+            block = functools.partial(nn.Linear.forward, self.first)
+            hidden = checkpoint(block, inputs, use_reentrant=True)
         return self.last(hidden.relu())
 
 

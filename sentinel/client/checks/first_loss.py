@@ -28,14 +28,20 @@ class FirstLoss(Check):
     name: ClassVar[str] = "first_loss"
 
     def on_begin(self) -> None:
-        """Read the loss."""
-        training = self.training
-        loss, training.first_preference_loss = training.first_preference_loss, None
-        if loss is not None and not training.is_resumed and self._has_reference():
-            training.read_vector(loss.reshape(1).float(), self._judge)
+        """Forget the loss where another one is expected."""
+        if self.training.is_resumed or not self._has_reference():
+            self.training.first_preference_loss = None
+
+    def after_step(self) -> None:
+        """Read the loss, as soon as no other vector of its device is in flight."""
+        loss = self.training.first_preference_loss
+        if loss is not None and self.training.read_vector(loss.reshape(1).float(), self._judge):
+            self.training.first_preference_loss = None
 
     def _has_reference(self) -> bool:
         """Whether a frozen model has weights of the shapes of all that the optimizer has."""
+        if self.training.first_preference_loss is None:
+            return False
         trained = Counter(each.shape for each in self.training.parameters)
         models = (named_parameters(each) for each in self.training.seen_modules.modules())
         return any(

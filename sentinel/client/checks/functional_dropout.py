@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection
 from types import FrameType
 from typing import Any
 
-MAX_CALLS = 256
-"""Calls after which the functions are no longer observed in one evaluation."""
+MAX_CALLS = 16
+"""Calls after which the functions are no longer observed in one evaluation: those of one pass."""
 
 
 class DropoutCalls:
@@ -37,7 +37,6 @@ class DropoutCalls:
         for name, observed in self._observed.items():
             if getattr(self._functional, name) is observed:
                 setattr(self._functional, name, self._originals[name])
-        self._calls = MAX_CALLS
 
     def _observe(self, name: str) -> Callable[..., Any]:
         original, is_active = self._originals[name], _IS_ACTIVE[name]
@@ -47,6 +46,8 @@ class DropoutCalls:
         def observed(*args: Any, **kwargs: Any) -> Any:
             if not is_compiling() and self._calls < MAX_CALLS:
                 self._calls += 1
+                if self._calls == MAX_CALLS:
+                    self.close()
                 if is_active(args, kwargs):
                     self._add(sys._getframe(1))  # noqa: SLF001 - as `inspect` does
             return original(*args, **kwargs)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection
+from itertools import chain
 from typing import Any, ClassVar
 from weakref import ref
 
@@ -45,7 +46,11 @@ class TrainingMode(Check):
         if not modules:
             return
         self._has_pass = True
-        is_evaluating = not any(each.training for each in (*existing(self._owners), *modules))
+        # Nearly always the first one is in training mode.
+        owners = (known() for known in self._owners)
+        is_evaluating = not any(
+            each.training for each in chain(modules, owners) if each is not None
+        )
         self._evaluating = sorted(
             {type(each).__name__ for each in modules} if is_evaluating else ()
         )

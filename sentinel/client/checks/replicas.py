@@ -75,12 +75,12 @@ class Replicas(Check):
         if root is None or not is_synchronized or is_capturing_graph():
             return
         began = perf_counter()
-        weights = _weights(root) if self._is_wrapped else _norm_weights(root)
-        if steps == FIRST_STEPS[0]:
-            names = [name for name, _ in weights]
-            self._layers, self._layer_of = group_layers(names, MAX_LAYERS)
-        if weights and len(weights) == len(self._layer_of):
-            with sys.modules["torch"].no_grad():
+        with sys.modules["torch"].no_grad():
+            weights = _weights(root) if self._is_wrapped else _norm_weights(root)
+            if steps == FIRST_STEPS[0]:
+                names = [name for name, _ in weights]
+                self._layers, self._layer_of = group_layers(names, MAX_LAYERS)
+            if weights and len(weights) == len(self._layer_of):
                 self._sum([each for _, each in weights])
         cost = perf_counter() - began
         wanted = cost / (MAX_STEP_TIME_FRACTION * max(self.training.step_seconds, 1e-6))

@@ -187,11 +187,15 @@ class TrainingChecks:
             self._rank,
         )
         self._first_preference_loss = None
-        for each in self._checks:
-            each.close()
+        self.close()
         self._checks = [kind(training) for kind in CHECKS if kind.name not in self._disabled]
         self._hooks = self._find_hooks()
         self._run("on_begin")
+
+    def close(self) -> None:
+        """Leave nothing on the model and in PyTorch."""
+        for each in self._checks:
+            each.close()
 
     def _find_hooks(self) -> dict[str, list[Hook]]:
         """The methods that the checks override, by name."""

@@ -120,10 +120,11 @@ def _recomputed_module() -> Any:
             break
         frame = frame.f_back
     function = None if frame is None else frame.f_locals.get("run_function")
-    # As of Transformers: a partial of the method of a module.
-    function = getattr(function, "func", function)
-    owner = getattr(function, "__self__", function)
-    return owner if isinstance(owner, sys.modules["torch"].nn.Module) else None
+    # Transformers makes a partial of a method of the module, or of a function with the module.
+    called = getattr(function, "func", function)
+    candidates = (called, getattr(called, "__self__", None), *getattr(function, "args", ())[:1])
+    kind = sys.modules["torch"].nn.Module
+    return next((each for each in candidates if isinstance(each, kind)), None)
 
 
 def second_models(roots: Iterable[Any], parameters: Iterable[Any]) -> list[Any]:

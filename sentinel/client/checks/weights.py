@@ -171,9 +171,10 @@ class WeightUpdates(Check):
         if root is not None:
             found["adapter_not_used"] = idle_adapters(root, parameters)
             found["only_norms"] = norms_trained_alone(root, parameters, training.loads)
-        for problem, own in found.items():
-            if own:
-                self.set_result(problem, {"modules": names_text(module_names(own))})
+        # A block that is cut off may have the adapters.
+        problem = next((name for name, own in found.items() if own), "")
+        if problem:
+            self.set_result(problem, {"modules": names_text(module_names(found[problem]))})
 
     def _find_omitted(self, nodes: Sequence[Any], leaves: Sequence[Any]) -> None:
         """Find parameters that get a gradient and that no optimizer holds, in a graph."""
