@@ -8,6 +8,7 @@ from side_effects import patches, random_state, seed, weights
 from support.training_loops import column, steps
 
 import sentinel
+from sentinel.model.record import Event
 
 need("trl", "transformers", "datasets")
 from recording_trainers import BETA, absent, logs, of_trl, short
@@ -56,6 +57,19 @@ def test_a_trl_trainer_is_recorded_step_by_step(build, recorded, reported_metada
     assert known["framework_version"] == known["trl"]
     assert known.get("beta", BETA) == BETA
     assert known["model"] == ("llama" if name == "reward" else "tiny-llama")
+
+
+@pytest.mark.parametrize("name", LOGGED)
+def test_no_check_finds_a_problem(build, recorded, reported_metadata, name):
+    watched(build(name, max_steps=24, gradient_checkpointing=True).train)()
+
+    reports = [each.attributes for each in recorded()[0] if each.event is Event.CHECK]
+    problems = {each["check"]: each["problem"] for each in reports}
+    # The rows of the data are repeated.
+    problems.pop("batches", None)
+    assert problems.keys() >= {"weights", "weight_changes"}
+    assert {*problems.values()} == {""}
+    assert not any(key.startswith("patch/check_") for key in reported_metadata()[0])
 
 
 @pytest.mark.parametrize("name", ["grpo", "rloo"])

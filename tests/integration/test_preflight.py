@@ -62,6 +62,8 @@ def test_errors_of_two_ranks_and_of_a_load_before_the_first_step_are_found(tmp_p
         "weight_changes": "passed",
         "batches": "not checked",
         "evaluation": "not checked",
+        "first_loss": "not checked",
+        "inputs": "not checked",
         "loaded_weights": "found",
         "precision": "not checked",
         "scaler_steps": "not checked",

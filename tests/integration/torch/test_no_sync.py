@@ -6,7 +6,17 @@ real GPU.
 
 import pytest
 import torch
-from support.checked_trainings import frozen_with_gradients_of_zero, initialized_again
+from support.checked_trainings import (
+    attention_without_the_mode,
+    frozen_with_gradients_of_zero,
+    initialized_again,
+    no_adapter_used,
+    norms_alone,
+    reference_in_the_optimizer,
+    reference_of_other_weights,
+    schedule_of_epochs,
+    weights_untied,
+)
 from support.fake_device import (
     COPY,
     READ,
@@ -114,6 +124,26 @@ def test_no_check_waits_for_a_device(training, recorded):
     checks = {r.attributes["check"]: r.attributes for r in recorded()[0] if r.event is Event.CHECK}
     assert checks["weight_changes"]["problem"]
     assert checks["weights"]["problem"] == ""
+
+
+@pytest.mark.parametrize(
+    ("training", "check"),
+    [
+        (reference_of_other_weights, "first_loss"),
+        (reference_in_the_optimizer, "weight_changes"),
+        (weights_untied, "weight_changes"),
+        (no_adapter_used, "weights"),
+        (norms_alone, "weights"),
+        (schedule_of_epochs, "schedule"),
+        (attention_without_the_mode, "evaluation"),
+    ],
+)
+def test_no_search_for_an_error_of_the_set_up_waits_for_a_device(training, check, recorded):
+    added = added_operations(training, monitored)
+
+    assert waiting_operations(added) == {}
+    checks = [r.attributes for r in recorded()[0] if r.event is Event.CHECK]
+    assert {each["check"] for each in checks if each["problem"]} == {check}
 
 
 def test_scalars_of_an_engine_are_recorded_without_waiting(recorded):
