@@ -52,7 +52,7 @@ class Adapted(nn.Module):
         return self.base[4:](hidden + self.adapter(hidden))
 
 
-@case(GITHUB + "huggingface/lerobot/issues/3459")
+@case(GITHUB + "huggingface/lerobot/issues/3459", "weights_not_loaded/replaced")
 def adapter_wrapped_twice(*, sick: bool) -> None:
     """On a resume the loaded adapter is replaced by a new one."""
     model = Adapted()

@@ -7,15 +7,18 @@ Formula
                `from_pretrained` loaded; or
                after the first step at least 90 % of the matrices of a load on rank 0, which gives
                its weights to the others, have no relation to what was loaded: the correlation of 64
-               elements, and that of their sizes, is below 0.5
+               elements, and that of their sizes, is below 0.5; or
+               nothing is left of a load, new weights of its shapes are trained beside frozen ones
+               that were loaded, and have no relation to it either
 
 Units
     There are no settings. Loads: the last one into each module before the 4th step of the training.
 
 Source
     Checkpoints of wrapped models, whose names begin with `module.` or `_orig_mod.`, and the warning
-    of Transformers that weights are newly initialized. zshn25/DINOv2_mmseg pull request 1: the
-    runner initializes the weights after they were loaded.
+    of Transformers that weights are newly initialized. huggingface/lerobot issue 3459: a loaded
+    adapter is replaced by a new one. zshn25/DINOv2_mmseg pull request 1: the runner initializes the
+    weights after they were loaded.
 
 Defaults
     A new head is a small part of a model, and so are last layers that are initialized on purpose. A
@@ -60,6 +63,14 @@ class WeightsNotLoaded(ReportedCheck):
             "loaded weights. Look for code that initializes or copies weights after the load, such "
             "as `model.apply(...)`, `init_weights()` or `reset_parameters()`, and load the "
             "checkpoint after it.",
+            Severity.WARNING,
+        ),
+        "replaced": Problem(
+            "The weights that a checkpoint gave to an adapter are gone: those that are trained in "
+            "their place, of {modules}, are new.",
+            "Look for code that adds the adapter again after it was loaded, such as a second "
+            "`get_peft_model`. To go on with a loaded adapter of PEFT, call "
+            "`PeftModel.from_pretrained(model, path, is_trainable=True)` alone.",
             Severity.WARNING,
         ),
     }

@@ -887,7 +887,19 @@ def images_in_one_row() -> None:
     train_on_images(1, 8)
 
 
+def train_adapter_after_load(replace: Callable[[nn.Module], nn.Module]) -> None:
+    """Train an adapter that was loaded, or what takes its place, before a frozen loaded model."""
+    model = nn.Sequential(loaded(nn.Linear(20, 20)), loaded().requires_grad_(False))
+    model[0] = replace(model[0])
+    train(model, AdamW(model[0].parameters()))
+
+
+def loaded_adapter_replaced() -> None:
+    train_adapter_after_load(lambda _: nn.Linear(20, 20))
+
+
 SILENT: dict[Training, str] = {
+    loaded_adapter_replaced: "weights_not_loaded",
     images_in_one_row: "inputs_mismatched",
     reference_of_other_weights: "unequal_start",
     autocast_for_another_device: "autocast_not_in_force",
@@ -1632,7 +1644,7 @@ def parts_loaded() -> None:
     train(model, AdamW(model.parameters()))
 
 
-def loaded(model: nn.Sequential | None = None) -> nn.Sequential:
+def loaded(model: nn.Module | None = None) -> nn.Module:
     """A network with weights of a checkpoint."""
     model = network() if model is None else model
     model.load_state_dict(copy.deepcopy(model).state_dict())
@@ -2010,7 +2022,22 @@ def features_shared_by_all_examples() -> None:
     train_on_images(1, 3)
 
 
+def loaded_adapter_kept() -> None:
+    train_adapter_after_load(lambda adapter: adapter)
+
+
+def loaded_adapter_copied() -> None:
+    train_adapter_after_load(copy.deepcopy)
+
+
+def loaded_adapter_of_another_shape() -> None:
+    train_adapter_after_load(
+        lambda _: nn.Sequential(nn.Linear(20, 8, bias=False), nn.Linear(8, 20))
+    )
+
+
 HEALTHY: tuple[Training, ...] = (
+    loaded_adapter_kept, loaded_adapter_copied, loaded_adapter_of_another_shape,
     images_of_each_example, features_shared_by_all_examples,
     policy_begins_as_its_reference, preferences_without_a_reference, autocast_for_two_devices,
     workers_with_generators_of_their_own, workers_that_are_seeded, one_process_with_a_generator,

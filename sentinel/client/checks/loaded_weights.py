@@ -15,7 +15,7 @@ from weakref import ref
 
 from sentinel.client.capture.grad_sharding import local_part
 from sentinel.client.capture.layer_names import module_path
-from sentinel.client.capture.owned_modules import modules_of, named_parameters
+from sentinel.client.capture.owned_modules import existing, modules_of, named_parameters
 from sentinel.client.checks.check import Check, Evidence
 from sentinel.client.checks.weight_changes import (
     MAX_CORRELATION,
@@ -27,6 +27,7 @@ from sentinel.client.checks.weight_changes import (
 from sentinel.client.checks.weights import (
     evenly_spaced,
     is_sampled,
+    module_names,
     names_in_model,
     names_text,
     sample,
@@ -45,16 +46,24 @@ MIN_LOST_SHARE = 0.9
 are initialized on purpose, are fewer."""
 
 
+class Sample(NamedTuple):
+    """Elements of a matrix that was loaded, its shape, and a weak reference to it."""
+
+    find_weight: Callable[[], Any]
+    shape: Sequence[int]
+    row: Any
+
+
 class Load(NamedTuple):
     """A load into a module.
 
-    `lack` is what it lacks if nearly everything. `samples` are elements of the matrices that were
-    loaded, and weak references to these, by their id; `loaded` such references to all parameters.
+    `lack` is what it lacks if nearly everything. `samples` are of the matrices that were loaded, by
+    their id; `loaded` weak references to all parameters.
     """
 
     find_module: Callable[[], Any]
     lack: Evidence
-    samples: dict[int, tuple[Callable[[], Any], Any]]
+    samples: dict[int, Sample]
     loaded: Sequence[Callable[[], Any]]
 
 
@@ -107,11 +116,12 @@ class Loads:
             self.found[id(module)] = Load(ref(module), evidence, samples, references)
 
 
-def _samples(parameters: Iterable[Any]) -> dict[int, tuple[Callable[[], Any], Any]]:
-    """Elements of evenly spaced matrices, and weak references to these, by their id."""
+def _samples(parameters: Iterable[Any]) -> dict[int, Sample]:
+    """Samples of evenly spaced matrices, by their id."""
     matrices = [each for each in parameters if _is_compared(each) and each.dim() > 1]
     return {
-        id(each): (ref(each), _row(each).clone()) for each in evenly_spaced(matrices, MAX_TENSORS)
+        id(each): Sample(ref(each), each.shape, _row(each).clone())
+        for each in evenly_spaced(matrices, MAX_TENSORS)
     }
 
 
@@ -145,8 +155,13 @@ class LoadedWeights(Check):
         device = next((each.device for each in self.training.parameters), None)
         names, counts = [], []
         with torch.no_grad():
+            replacements = self._find_replacements()
+            if replacements:
+                lost = torch.stack([_is_lost(*each) for each in replacements]).float()
+                new = names_text(module_names([each for each, _ in replacements]))
+                self.training.read_vector(lost, partial(self._judge_replaced, new))
             for load in self._own_loads():
-                samples = [(known(), loaded) for known, loaded in load.samples.values()]
+                samples = [(each.find_weight(), each.row) for each in load.samples.values()]
                 load.samples.clear()
                 # Weights that were replaced, as by a larger embedding, are others.
                 pairs = [
@@ -161,6 +176,36 @@ class LoadedWeights(Check):
             if counts:
                 vector = torch.stack(counts).float()
                 self.training.read_vector(vector, partial(self._judge, names))
+
+    def _find_replacements(self) -> list[tuple[Any, Any]]:
+        """New trained weights with the shape of loaded ones that are gone, and elements of these.
+
+        Only beside frozen weights that were loaded, as of a model with an adapter, and if nothing
+        is left of what was loaded together.
+        """
+        loads = [each for each in self.training.loads.found.values() if not each.lack]
+        left = {id(each): each for load in loads for each in existing(load.loaded)}
+        if not any(not each.requires_grad for each in left.values()):
+            return []
+        new: dict[Sequence[int], list[Any]] = {}
+        trained = [each for each in self.training.parameters if each.requires_grad]
+        for each in trained:
+            if id(each) not in left and each.device == trained[0].device and _is_compared(each):
+                new.setdefault(each.shape, []).append(each)
+        gone = [
+            sample
+            for load in loads
+            if load.samples and not existing(load.loaded)
+            for sample in load.samples.values()
+        ]
+        if not all(sample.shape in new for sample in gone):
+            return []
+        pairs = [(each, sample.row) for sample in gone for each in new[sample.shape]]
+        return pairs[:MAX_TENSORS]
+
+    def _judge_replaced(self, modules: str, numbers: Sequence[float]) -> None:
+        if all(numbers):
+            self.set_result("replaced", {"modules": modules})
 
     def _judge(self, names: Sequence[tuple[str, float]], numbers: Sequence[float]) -> None:
         """Judge the lost matrices of each load, given by its modules and the least of a loss."""
