@@ -65,7 +65,7 @@ def update_cost(times: int = 20_000) -> str:
 def load_test(clients: int = 10, scrapes_per_client: int = 50) -> str:
     """Wall time of scrapes by several clients at once."""
     exposed = exposition(8)
-    server = WebServer(make_site(exposed.state, registry=exposed.registry))
+    server = WebServer(lambda: make_site(exposed.state, registry=exposed.registry))
     url = f"http://127.0.0.1:{server.start()}/metrics"
     durations: list[float] = []
 

@@ -16,6 +16,8 @@ from pathlib import Path
 
 COMPLETION_VARIABLE = "_SENTINEL_COMPLETE"
 """Set by a shell that completes a command line."""
+STARTERS = ("run", "preflight")
+"""Commands that start a program of the user, which inherits the environment."""
 OBJECTS_PER_COLLECTION = 20_000
 """New objects after which the garbage collector runs. With the 700 of Python it takes a tenth of
 the time in which modules are imported, and a sixth of that of a head of 16,384 ranks: their objects
@@ -36,15 +38,23 @@ def main() -> None:
             config = Path(options["--config"]) if "--config" in options else None
             sys.exit(run_command(words, options.get("--run"), config))
         if command == "agent" and options and not words:
+            _use_no_pydantic_plugins()
             from sentinel.cli._agent_service import serve_run  # noqa: PLC0415
 
             sys.exit(serve_run(options["--run"], os.environ))
     # The collection at the end of a process takes a sixth of a short command, and frees nothing
     # that the system does not.
     atexit.register(gc.freeze)
+    if command not in STARTERS:
+        _use_no_pydantic_plugins()
     from sentinel.cli.main import app  # noqa: PLC0415
 
     sys.exit(app())
+
+
+def _use_no_pydantic_plugins() -> None:
+    """Let pydantic look for no plug-ins, for which it reads a file of every installed package."""
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 
 def split_options(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from sentinel.model.finding import Finding, Severity
 from sentinel.model.incident import Incident, IncidentKey, IncidentState, Resolution
@@ -10,8 +10,7 @@ from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import WHOLE_RUN, Event, Record
 
 
-@dataclass(frozen=True)
-class AgentWarning:
+class AgentWarning(NamedTuple):
     """A warning of a run; `label` stands in for the name of a detector, `subject` for a signal."""
 
     run: str

@@ -14,12 +14,11 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from secrets import token_urlsafe
 from threading import Event as Flag
-from typing import Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from sentinel.agent.dead_run_closer import DeadRunCloser
 from sentinel.agent.home_pruner import HomePruner
@@ -32,7 +31,6 @@ from sentinel.agent.termination_message import STOPPED_TEXT, termination_log, wr
 from sentinel.agent.trainjob_status import TrainJobStatus
 from sentinel.agent.turn_limit import TurnLimit
 from sentinel.cluster.agent_role import AgentRole
-from sentinel.cluster.spool import MAX_SPOOL_BYTES
 from sentinel.config.settings import Settings, build_sinks
 from sentinel.live.node.node_metrics import NodeMetrics, output_dir
 from sentinel.live.provenance.run_provenance import ProvenanceReader
@@ -42,8 +40,7 @@ from sentinel.live.rings import (
     LiveRings,
     remove_stale_rings,
 )
-from sentinel.metrics.cluster_families import head_address
-from sentinel.metrics.otlp import OtlpExporter
+from sentinel.metrics.cluster_status import head_address
 from sentinel.model.counters import Counters
 from sentinel.model.finding import Severity
 from sentinel.model.record import Event, Record
@@ -53,9 +50,7 @@ from sentinel.notify.dispatcher import Dispatcher
 from sentinel.notify.report_process import build_report
 from sentinel.notify.report_sender import MAX_REPORT_BYTES, ReportSender
 from sentinel.notify.sink_worker import DeliveryTiming
-from sentinel.notify.slack_buttons import SlackButtons
 from sentinel.pipeline.incidents import FAILURE_DETECTORS, outlives_run
-from sentinel.readers.sample_files import SampleFiles, SamplePoller
 from sentinel.store import database
 from sentinel.store.history import History
 from sentinel.store.journal import Journal
@@ -74,10 +69,12 @@ from sentinel.transport.identity import Identity
 from sentinel.transport.paths import SENT_LOG_NAME, SETTLED_NAME, home_dir, ring_dir
 from sentinel.transport.replaced_file import replacing
 from sentinel.transport.ring import ReadPosition, RingReader
-from sentinel.web.agent_site import AgentSite
-from sentinel.web.run_routes import RunView
 from sentinel.web.server import WebServer
-from sentinel.web.suppression_api import SuppressionApi
+
+if TYPE_CHECKING:
+    from sentinel.notify.slack_buttons import SlackButtons
+    from sentinel.readers.sample_files import SamplePoller
+    from sentinel.web.agent_site import AgentSite
 
 log = logging.getLogger(__name__)
 
@@ -169,8 +166,7 @@ def _do_nothing() -> None:
     pass
 
 
-@dataclass(frozen=True)
-class Service:
+class Service(NamedTuple):
     """A part of the agent beside reading and evaluating: what starts it, and what stops it in time.
 
     `poll` is called after each turn of the loop, in the same thread; it never waits.
@@ -276,7 +272,7 @@ class Agent:
                 configured_head=settings.cluster.head,
                 token=settings.cluster.secret_token(),
                 all_interfaces=settings.cluster.all_interfaces,
-                max_spool_bytes=int(min(MAX_SPOOL_BYTES, self.run_directory.max_spool_bytes)),
+                max_spool_bytes=self.run_directory.max_spool_bytes,
                 clock=clock,
             )
         self.processor: RunProcessor = RunProcessor(
@@ -314,7 +310,11 @@ class Agent:
             on_accepted=sent_log.append,
             predecessor=None if predecessor is None else predecessor.dispatcher,
         )
-        self.slack_buttons = SlackButtons(self.sinks, clock)
+        self.slack_buttons: SlackButtons | None = None
+        if self.sinks:
+            from sentinel.notify.slack_buttons import SlackButtons  # noqa: PLC0415 - of a sink
+
+            self.slack_buttons = SlackButtons(self.sinks, clock)
         self.sample_poller = self._build_sample_poller()
         # For other processes of this user, which find it in the registration.
         self.own_token = token_urlsafe(32)
@@ -322,17 +322,8 @@ class Agent:
         self.retention = self._retention(self.processor.history, max_bytes)
         self.home_pruner = HomePruner(home_dir(), settings.history.max_home_mb * 2**20, clock)
         reader = RunReader(database_path, self.storage.report, clock)
-        view = RunView(
-            run,
-            reader,
-            self.processor.exposition.state,
-            database_path,
-            SuppressionApi(run, database_path, self._why_not_notifying, self.storage.report, clock),
-            self.storage.report,
-            clock=clock,
-        )
         self.server = WebServer(
-            AgentSite(self.processor.exposition.registry, view),
+            lambda: self._make_site(reader, database_path),
             host=settings.host,
             port=self.port,
             port_tries=settings.port_tries,
@@ -366,7 +357,13 @@ class Agent:
         """The services in the order in which they start; they stop in the opposite order."""
         reports, dispatcher, samples = self.report_sender, self.dispatcher, self.sample_poller
         onset_worker, ping = self.processor.onset_worker, self.processor.health_ping
-        exporter = OtlpExporter(self.processor.exposition.registry, self.counters, self.run)
+        buttons = self.slack_buttons
+        exporter = None
+        if self.settings.otlp:
+            from sentinel.metrics.otlp import OtlpExporter  # noqa: PLC0415 - few export
+
+            registry = self.processor.exposition.registry
+            exporter = OtlpExporter(registry, self.counters, self.run)
         privacy = self.settings.privacy
         provenance = ProvenanceWorker(
             ProvenanceReader(has_command=privacy.command),
@@ -382,10 +379,14 @@ class Agent:
             Service(closer.start, stop=closer.stop),
             Service(reports.start, stop=lambda: reports.stop(self.report_timeout)),
             Service(dispatcher.start, stop=lambda: dispatcher.stop(self.delivery_timeout)),
-            Service(poll=self._serve_buttons, stop=self.slack_buttons.stop),
+            *(
+                []
+                if buttons is None
+                else [Service(poll=lambda: self._serve_buttons(buttons), stop=buttons.stop)]
+            ),
             *([] if samples is None else [Service(stop=samples.stop)]),
             Service(self.node_metrics.start, stop=self.node_metrics.stop),
-            *([Service(exporter.start, stop=exporter.stop)] if self.settings.otlp else []),
+            *([] if exporter is None else [Service(exporter.start, stop=exporter.stop)]),
             Service(stop=self.cluster_role.stop),
             Service(summary_writer.start, stop=summary_writer.stop),
             Service(self.trainjob_status.start, stop=self.trainjob_status.stop),
@@ -441,10 +442,35 @@ class Agent:
             f"The head sends the notifications: ask the agent of that node ({head or 'unknown'})."
         )
 
+    def _make_site(self, reader: RunReader, database_path: Path) -> AgentSite:
+        """What the server serves."""
+        # With the server, at the first connection.
+        from sentinel.web.agent_site import AgentSite  # noqa: PLC0415
+        from sentinel.web.run_routes import RunView  # noqa: PLC0415
+        from sentinel.web.suppression_api import SuppressionApi  # noqa: PLC0415
+
+        report, exposition = self.storage.report, self.processor.exposition
+        suppression = SuppressionApi(
+            self.run, database_path, self._why_not_notifying, report, self.clock
+        )
+        view = RunView(
+            self.run,
+            reader,
+            exposition.state,
+            database_path,
+            suppression,
+            report,
+            clock=self.clock,
+        )
+        return AgentSite(exposition.registry, view)
+
     def _build_sample_poller(self) -> SamplePoller | None:
         folder, marks = self.settings.samples_dir, self.processor.samples.file_marks()
         if folder is None:
             return None
+        # Few runs have such files.
+        from sentinel.readers.sample_files import SampleFiles, SamplePoller  # noqa: PLC0415
+
         return SamplePoller(SampleFiles(self.run, folder, self.counters, marks, self.clock))
 
     def serve(self) -> None:
@@ -642,12 +668,12 @@ class Agent:
         stopped = f" {STOPPED_TEXT}" if newest.severity is Severity.INFO else ""
         return f"{newest.finding.summary}{stopped}"
 
-    def _serve_buttons(self) -> None:
+    def _serve_buttons(self, buttons: SlackButtons) -> None:
         """Only the agent that notifies has the cases to which a button belongs."""
         if self.cluster_role.role == "follower":
-            self.slack_buttons.stop()
+            buttons.stop()
         else:
-            self.slack_buttons.start()
+            buttons.start()
 
     def report_coverage(self, text: str) -> None:
         """Log once what of the run is not monitored."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 from sentinel.agent.agent_warning import AgentWarning
 from sentinel.model.finding import Finding
@@ -62,8 +61,7 @@ class StorageAlert:
 
     def _left_warning(self, state: StorageState) -> AgentWarning:
         """The warning of a run that ended with its data in the runtime directory."""
-        return replace(
-            self._warning(state, state.number),
+        return self._warning(state, state.number)._replace(
             finding=Finding(f"The run ended with its data in {state.folder}: {state.reason}."),
             remedy=f"Copy {state.folder} to a disk: the runtime directory is emptied when the "
             "machine restarts.",

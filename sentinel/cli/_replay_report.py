@@ -60,7 +60,7 @@ def print_json(result: ReplayResult, run: str = "") -> None:
         "steps": result.steps,
         "incidents": len(result.incidents),
         "monitored": result.coverage.monitored,
-        "unmonitored": [asdict(each) for each in result.coverage.unmonitored],
+        "unmonitored": [each._asdict() for each in result.coverage.unmonitored],
     }
     failed = {"failed": result.failed_detectors} if result.failed_detectors else {}
     print(dumps({"type": "summary", **counts, **failed, **name}))

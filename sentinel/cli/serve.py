@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from sentinel.config.settings import Settings
     from sentinel.web.home.home_runs import HomeRuns
     from sentinel.web.home.home_site import RunSource
+    from sentinel.web.http_server import Site
     from sentinel.web.logs.log_runs import LogRuns
-    from sentinel.web.server import Site, WebServer
+    from sentinel.web.server import WebServer
 
 DEFAULT_PORT = 13120
 AGENT_TIMEOUT_SECONDS = 1.0
@@ -179,7 +180,7 @@ def build_server(
     from sentinel.web.server import WebServer
 
     return WebServer(
-        site or HomeSite(runs),
+        lambda: site or HomeSite(runs),
         host=settings.host,
         port=port,
         port_tries=settings.port_tries,

@@ -17,73 +17,32 @@ import json
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from math import inf
+from typing import TYPE_CHECKING, Any
 
-from sentinel.cluster.authentication import MessageAuthenticator
-from sentinel.cluster.client import ClusterClient
-from sentinel.cluster.endpoints import HeadEndpoint, format_address, head_endpoint
-from sentinel.cluster.failover import Failover
-from sentinel.cluster.follower import Follower
-from sentinel.cluster.head import Head
+from sentinel.cluster.endpoints import format_address
 from sentinel.cluster.protocol import MAX_REPORT_BYTES
-from sentinel.cluster.server import ClusterServer
-from sentinel.cluster.spool import MAX_SPOOL_BYTES, Spool
 from sentinel.model.counters import Counters
 from sentinel.model.incident import Incident
 from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import Record
 from sentinel.model.record_batch import RecordOrBatch
 from sentinel.transport.identity import Identity
-from sentinel.transport.rendezvous import NO_RENDEZVOUS
+
+if TYPE_CHECKING:
+    from sentinel.cluster.client import ClusterClient
+    from sentinel.cluster.connection_factory import ConnectionFactory
+    from sentinel.cluster.failover import Failover
+    from sentinel.cluster.follower import Follower
+    from sentinel.cluster.head import Head
+    from sentinel.cluster.server import ClusterServer
 
 NODE_LOSS_DETECTOR = "node_lost"
 """The detector that finds the loss of nodes, and on a follower that of its head."""
 HEAD_SEARCH_TIMEOUT_SECONDS = 300.0
 """How long a follower searches for a head that it never reached, before it evaluates its own
 ranks."""
-
-
-@dataclass(frozen=True)
-class _ConnectionFactory:
-    """Makes the clients and servers of this agent, with one endpoint and token.
-
-    `first_identity` is that of the lowest rank on this node, None until it is known.
-    """
-
-    run: str
-    counters: Counters
-    first_identity: Callable[[], Identity | None]
-    configured_head: str
-    token: str
-    all_interfaces: bool
-
-    def endpoint(self) -> HeadEndpoint:
-        """Where agents look for the head; a restart may change it."""
-        identity = self.first_identity()
-        rendezvous = NO_RENDEZVOUS if identity is None else identity.rendezvous
-        return head_endpoint(rendezvous, self.configured_head)
-
-    def client(self, identity: Identity, **node_info: str) -> ClusterClient:
-        return ClusterClient(
-            self.endpoint,
-            self._authenticator(identity),
-            {"host": identity.host, "run": self.run, **node_info},
-            self.counters,
-        )
-
-    def server(self, identity: Identity, host: str, redirect_to: str = "") -> ClusterServer:
-        """A server that others reach at `host`, at whose interface it listens."""
-        return ClusterServer(
-            self.endpoint().ports,
-            self._authenticator(identity),
-            self.counters,
-            redirect_to,
-            listen_host="" if self.all_interfaces else host,
-        )
-
-    def _authenticator(self, identity: Identity) -> MessageAuthenticator:
-        return MessageAuthenticator.for_job(self.token, identity.rendezvous.job_id)
 
 
 class AgentRole:
@@ -104,15 +63,14 @@ class AgentRole:
         configured_head: str = "",
         token: str = "",
         all_interfaces: bool = False,
-        max_spool_bytes: int = MAX_SPOOL_BYTES,
+        max_spool_bytes: float = inf,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.run, self.connection, self.counters, self.clock = run, connection, counters, clock
         self._max_spool_bytes = max_spool_bytes
         self.first_identity = first_identity
-        self._factory = _ConnectionFactory(
-            run, counters, first_identity, configured_head, token, all_interfaces
-        )
+        self._configured_head, self._token = configured_head, token
+        self._all_interfaces = all_interfaces
         self.head: Head | None = None
         self.follower: Follower | None = None
         self.failover: Failover | None = None
@@ -229,7 +187,7 @@ class AgentRole:
             status |= {
                 "port": server.port,
                 "listen_address": server.listen_address,
-                "has_token": bool(self._factory.token),
+                "has_token": bool(self._token),
                 "error": server.error,
                 "nodes": self.head.node_status(),
                 "head": format_address(self._advertised_host, server.port),
@@ -237,6 +195,20 @@ class AgentRole:
         if self.follower is not None:
             status |= self.follower.status()
         return status
+
+    @cached_property
+    def _factory(self) -> ConnectionFactory:
+        # Most agents are single, and need none of what connects agents.
+        from sentinel.cluster.connection_factory import ConnectionFactory  # noqa: PLC0415
+
+        return ConnectionFactory(
+            self.run,
+            self.counters,
+            self.first_identity,
+            self._configured_head,
+            self._token,
+            self._all_interfaces,
+        )
 
     def _decide(self, identity: Identity) -> None:
         was_decided, self._is_decided = self._is_decided, True
@@ -306,6 +278,8 @@ class AgentRole:
         server = self.redirect_server or self._factory.server(identity, self._advertised_host)
         self.redirect_server = None
         server.redirect_to = ""
+        from sentinel.cluster.head import Head  # noqa: PLC0415 - as above
+
         self.head = Head(
             self.run, identity.host, self.connection, server, self.counters, self.clock
         )
@@ -313,13 +287,19 @@ class AgentRole:
         server.start()
 
     def _become_follower(self, identity: Identity) -> None:
-        spool = Spool(self.connection, self.counters, self._max_spool_bytes)
+        from sentinel.cluster.follower import Follower  # noqa: PLC0415 - as above
+        from sentinel.cluster.spool import MAX_SPOOL_BYTES, Spool  # noqa: PLC0415 - as above
+
+        max_bytes = int(min(MAX_SPOOL_BYTES, self._max_spool_bytes))
+        spool = Spool(self.connection, self.counters, max_bytes)
         client = self._factory.client(identity, spool_id=spool.spool_id)
         self.follower = Follower(self.run, spool, client, self.clock)
         client.start()
 
     def _fail_over(self, identity: Identity, follower: Follower) -> None:
         """Evaluate from now on, beginning with what the head has not acknowledged."""
+        from sentinel.cluster.failover import Failover  # noqa: PLC0415 - as above
+
         follower.client.request_stop()
         self.follower, self.failover = None, Failover(self.run, follower.spool)
         if _hosts_rank_zero(identity):

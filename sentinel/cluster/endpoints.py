@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 from zlib import crc32
 
 from sentinel.transport.rendezvous import Rendezvous
@@ -13,8 +13,7 @@ PORT_TRIES = 8
 """Consecutive ports to try, since another program may use the first."""
 
 
-@dataclass(frozen=True, slots=True)
-class HeadEndpoint:
+class HeadEndpoint(NamedTuple):
     """The host of the head, and the ports at which it may listen."""
 
     host: str

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import struct
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -50,8 +49,7 @@ def slot_keys(slot: int) -> SlotKeys:
     return SlotKeys(f"sentinel/hello/{slot}", f"sentinel/mailbox/{slot}", f"sentinel/ack/{slot}")
 
 
-@dataclass(frozen=True, slots=True)
-class HeadInfo:
+class HeadInfo(NamedTuple):
     """What a server publishes about itself.
 
     `instance_id` names this life of the store. `redirect_to` is the address of the head where that

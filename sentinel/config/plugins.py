@@ -11,9 +11,12 @@ import logging
 import pkgutil
 from functools import cache
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sentinel.model.nearest_name import nearest_hint
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +31,17 @@ def load_classes(group: str) -> dict[str, Any]:
         name: getattr(module, _class_name(name)) for name, module in load_modules(group).items()
     }
     return ours | _load_plugins(group)
+
+
+def load_class(group: str, name: str) -> Any:
+    """The class of one of `class_names`; no other module of the group is imported."""
+    plugin = _load_plugins(group).get(name)
+    return plugin or getattr(load_module(group, name), _class_name(name))
+
+
+def class_names(group: str) -> list[str]:
+    """The names that `load_classes` has, whose modules are not imported."""
+    return [*module_names(group), *_load_plugins(group)]
 
 
 def load_modules(group: str) -> dict[str, ModuleType]:
@@ -61,21 +75,30 @@ def unknown_detector_text(detector: str) -> str:
 def _load_plugins(group: str) -> dict[str, Any]:
     """The classes of installed plug-ins."""
     classes: dict[str, Any] = {}
-    for plugin in _entry_points().select(group=f"sentinel.{group}"):
-        try:
-            classes[plugin.name] = plugin.load()
-        except Exception:
-            log.exception("Plug-in %s of sentinel.%s cannot be imported", plugin.name, group)
+    for plugin in _entry_points():
+        if plugin.group == f"sentinel.{group}" and plugin.name not in classes:
+            try:
+                classes[plugin.name] = plugin.load()
+            except Exception:
+                log.exception("Plug-in %s of sentinel.%s cannot be imported", plugin.name, group)
     return classes
 
 
 @cache
-def _entry_points() -> Any:
-    """Those of all groups: to find them reads a file of every installed package."""
-    # Most commands load no group.
-    from importlib.metadata import entry_points  # noqa: PLC0415
+def _entry_points() -> list[EntryPoint]:
+    """Those of the packages that have any for sentinel, in the order of the path.
 
-    return entry_points()
+    To find them reads a file of every installed package.
+    """
+    # Most commands load no group.
+    from importlib.metadata import distributions  # noqa: PLC0415
+
+    return [
+        point
+        for package in distributions()
+        if "[sentinel." in (package.read_text("entry_points.txt") or "")
+        for point in package.entry_points
+    ]
 
 
 def _class_name(name: str) -> str:

@@ -502,11 +502,11 @@ def _build_sink(
     Its route is added to `routes`.
     """
     path = ("sinks", name)
-    kinds = plugins.load_classes("sinks")
     kind_path = (*path, "kind") if "kind" in raw else ("sinks",)
     kind = str(raw.pop("kind", name))
-    _reject_unknown(kind_path, [kind], kinds, sources)
-    hints = _setting_types(kinds[kind])
+    _reject_unknown(kind_path, [kind], plugins.class_names("sinks"), sources)
+    sink_class = plugins.load_class("sinks", kind)
+    hints = _setting_types(sink_class)
     secrets = {key for key, hint in hints.items() if SecretStr in (hint, *get_args(hint))}
     known = {*hints, "kind", *(f"{key}_file" for key in secrets), *Route.model_fields}
     _reject_unknown(path, raw, known, sources)
@@ -517,7 +517,7 @@ def _build_sink(
         for key, value in raw.items():
             _validate((*path, key), TypeAdapter(hints[key]), value, sources)
         return None
-    sink: Sink = _validate(path, TypeAdapter(kinds[kind]), raw, sources)
+    sink: Sink = _validate(path, TypeAdapter(sink_class), raw, sources)
     return sink
 
 

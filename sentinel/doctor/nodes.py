@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sentinel.doctor.check_result import CheckResult, Grade, fail, ok, warn
-from sentinel.metrics.cluster_families import head_address, is_follower, is_isolated
+from sentinel.metrics.cluster_status import head_address, is_follower, is_isolated
 from sentinel.model.number_ranges import ranges_text
 from sentinel.model.quantity_text import format_bytes, format_duration
 from sentinel.store.unmonitored import missing_ranks

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from sentinel.live.liveness import FAILURE_ATTRIBUTES
 from sentinel.live.rank import LiveRank
@@ -31,8 +32,7 @@ RankKey = tuple[int, int]
 """Attempt and rank."""
 
 
-@dataclass(frozen=True, slots=True)
-class ElasticWorker:
+class ElasticWorker(NamedTuple):
     """A rank's elastic launcher, and the launcher's restart count when the rank started."""
 
     launcher: Process

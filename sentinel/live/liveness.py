@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from sentinel.live.rank import LiveRank
 from sentinel.live.stack_sampler import StackSampler
@@ -36,8 +37,7 @@ STOP_REQUEST_DELAY_SECONDS = 0.5
 """A request is recorded by this much later than a rank in the same process group ends."""
 
 
-@dataclass(frozen=True, slots=True)
-class StopRequest:
+class StopRequest(NamedTuple):
     """A signal by which the run was asked to end, and when; `received_by` is who noted it."""
 
     signal: str

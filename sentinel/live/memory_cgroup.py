@@ -7,16 +7,15 @@ The count of a group includes kills for want of memory of the whole machine.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 _UNLIMITED_BYTES = 1 << 60
 """Limits above this are those of version 1 for none."""
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryCgroup:
+class MemoryCgroup(NamedTuple):
     """One group by its directories, its own first, up to the mount point."""
 
     directories: tuple[Path, ...]

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fcntl import ioctl
+from typing import NamedTuple
 
 from sentinel.transport.process import Process
 
@@ -28,8 +29,7 @@ _PIDFD_GET_INFO = (3 << 30) | (_PIDFD_INFO.size << 16) | (0xFF << 8) | 11
 _PIDFD_INFO_EXIT = 1 << 3
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessEnd:
+class ProcessEnd(NamedTuple):
     """When a process ended, in seconds of the watch's clock, and its status as of waitpid(2).
 
     The status is None if it is not known.

@@ -14,7 +14,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from sentinel.web.auth import CALL_PATH
 from sentinel.web.home.home_site import RunSource
-from sentinel.web.server import Site
+from sentinel.web.http_server import Site
 
 if TYPE_CHECKING:
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager

@@ -12,7 +12,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from sentinel.metrics.alert_state import AlertState
-from sentinel.metrics.family import Family, FamilyBuilder, sanitize_label
+from sentinel.metrics.family import Family, FamilyBuilder
+from sentinel.metrics.label import sanitize_label
 from sentinel.model.finding import Severity
 from sentinel.model.message import Message, build_message
 from sentinel.model.notification import Notification, NotificationReason

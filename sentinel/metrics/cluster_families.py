@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from sentinel.metrics.family import Family, FamilyBuilder, sanitize_label
+from sentinel.metrics.cluster_status import head_address, is_follower
+from sentinel.metrics.family import Family, FamilyBuilder
+from sentinel.metrics.label import sanitize_label
 from sentinel.model.finding import Severity
 
 NODE_STATES = ("up", "lost")
 """States that `sentinel_nodes` counts; a node whose ranks have all ended is in neither."""
-
-LATE_RECORDS = "sentinel_dropped_records_total", "late"
-REJECTED_MESSAGES_METRIC = "sentinel_head_connection_rejected_total"
 
 _DETECTORS_ON_FOLLOWERS = frozenset({"node_lost"})
 """Detectors that also run on followers: they detect the loss of the head itself."""
@@ -33,23 +32,6 @@ _RUN_LEVEL_METRICS = frozenset(
         "sentinel_logged_values_hidden",
     }
 )
-
-
-def is_follower(cluster: Mapping[str, Any]) -> bool:
-    """Whether the head on another node processes the records of this node's ranks."""
-    return bool(cluster.get("role") == "follower")
-
-
-def is_isolated(cluster: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
-    """Whether this agent processes only part of a run's ranks because it reached no head.
-
-    `settings` are the run's: `world_size` ranks in all, `local_world_size` on this node.
-
-    >>> is_isolated({"role": "single"}, {"world_size": 16.0, "local_world_size": 8.0})
-    True
-    """
-    all_ranks, local_ranks = settings.get("world_size", 1.0), settings.get("local_world_size", 0.0)
-    return cluster.get("role") == "single" and 0 < local_ranks < all_ranks
 
 
 def detectors_run_here(
@@ -101,25 +83,6 @@ def cluster_families(
             "1 while ranks of this follower node are, or should be, training.",
             active,
         )
-
-
-def head_address(cluster: Mapping[str, Any]) -> str:
-    """Address of the head as host:port, the same on all nodes; empty where it is not known.
-
-    >>> head_address({"role": "follower", "head": "gpu-a:14007"}), head_address({"role": "single"})
-    ('gpu-a:14007', '')
-    """
-    is_listening = cluster.get("role") != "head" or cluster.get("port")
-    return str(cluster.get("head", "")) if is_listening else ""
-
-
-def rejected_messages_by_reason(counts: Mapping[tuple[str, str], float]) -> dict[str, float]:
-    """Number of rejected messages of other agents, by reason."""
-    return {
-        reason: n
-        for (family, reason), n in sorted(counts.items())
-        if family == REJECTED_MESSAGES_METRIC
-    }
 
 
 def _role_family(build: FamilyBuilder, cluster: Mapping[str, Any]) -> Family:

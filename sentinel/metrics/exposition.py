@@ -1,27 +1,15 @@
-"""Prometheus collector and JSON state of one run, updated with the results of the pipeline."""
+"""State of one run for `/metrics` and the page, updated with the results of the pipeline."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.registry import Collector
-
-from sentinel.metrics.case_families import CaseAlert, case_families, exported_cases
-from sentinel.metrics.cluster_families import (
-    LATE_RECORDS,
-    cluster_families,
-    detectors_run_here,
-    families_exported_here,
-    is_isolated,
-    rejected_messages_by_reason,
-)
-from sentinel.metrics.families import machine_families, metric_families
-from sentinel.metrics.family import Family, FamilyBuilder, sanitize_label
+from sentinel.metrics.cluster_status import LATE_RECORDS, rejected_messages_by_reason
 from sentinel.metrics.run_state import RunState
 from sentinel.metrics.run_status import machine_to_dict, run_report, run_state_to_dict
 from sentinel.model.counters import Counters
@@ -30,21 +18,20 @@ from sentinel.model.finding import Severity
 from sentinel.model.incident import Incident
 from sentinel.model.notification import Notification
 from sentinel.model.record_batch import RecordBatch
-from sentinel.model.storage_state import OK, STORAGE_MODES, StorageState
+from sentinel.model.storage_state import StorageState
 from sentinel.pipeline.engine import Result
 from sentinel.pipeline.time_use import TimeUse
 from sentinel.signals.coverage import Coverage
 from sentinel.signals.hardware import NodeMeasurements
 from sentinel.store.silences import Suppression
-from sentinel.transport.slurm_job import SlurmJob
 
-MAX_ENDED_ALERTS = 64
-"""Number of alerts of cases that are exported as not firing after they ended: the newest."""
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 
 @dataclass(eq=False)
-class Exposition(Collector):
-    """Result consumer and Prometheus collector of one run, in its own `registry`.
+class Exposition:
+    """Result consumer that shows one run: by `registry` to Prometheus, by `state` as JSON.
 
     `detectors` are the enabled ones with their usual severity. Each is exported as not firing from
     the start: a series that appears only when it fires looks like one that is missing.
@@ -54,7 +41,7 @@ class Exposition(Collector):
     configured ones, `ignored_settings` those of invalid settings. `loop_seconds` returns the
     seconds since the last turn of the agent's loop, `clock` seconds since the epoch.
     `readable_signals` are those that the enabled detectors read. `update` is called by the agent's
-    loop, `collect` and `state` by any thread.
+    loop, `registry` and `state` by any thread.
     """
 
     counters: Counters
@@ -71,14 +58,10 @@ class Exposition(Collector):
     clock: Callable[[], float] = time.time
 
     def __post_init__(self) -> None:
-        self.registry = CollectorRegistry(auto_describe=False)
         coverage = Coverage(self.readable_signals)
         self._run_state = RunState(self.run, self.per_rank_limit, coverage=coverage)
-        self._delivery_problems: tuple[DeliveryProblem, ...] = ()
-        self._exported_alerts: dict[tuple[str, Severity], CaseAlert] = {}
-        """Alerts of cases that a scrape showed, the newest last."""
+        self.delivery_problems: tuple[DeliveryProblem, ...] = ()
         self._lock = Lock()
-        self.registry.register(self)
 
     def update(self, result: Result) -> None:
         """Apply one result. Takes microseconds; waits only for a copy in another thread."""
@@ -138,27 +121,7 @@ class Exposition(Collector):
     def set_delivery_problems(self, problems: Iterable[DeliveryProblem]) -> None:
         """Set the sinks whose receivers do not accept notifications."""
         now = self.clock()
-        self._delivery_problems = tuple(each for each in problems if each.is_reported(now))
-
-    def collect(self) -> Iterator[Family]:
-        """All metric families; called by prometheus_client at a scrape."""
-        run_state, cluster = self._copy_run_state(), self.cluster_status()
-        detectors = detectors_run_here(self.detectors, cluster)
-        yield from families_exported_here(
-            metric_families(run_state, detectors, self.counters.values.copy()), cluster
-        )
-        if run_state.run:
-            yield from self._case_families(run_state)
-            yield self._delivery_family(run_state.run)
-            yield self._storage_family(run_state.run)
-            yield self._loop_family(run_state.run)
-            job = SlurmJob.of_metadata(run_state.reported.texts)
-            job_id = "" if job is None else job.job_id
-            yield from machine_families(self.machine(), run_state.run, job_id)
-            isolated = is_isolated(cluster, run_state.reported.settings)
-            yield from cluster_families(
-                cluster, run_state.run, active=run_state.is_active, isolated=isolated
-            )
+        self.delivery_problems = tuple(each for each in problems if each.is_reported(now))
 
     def state(self) -> dict[str, Any]:
         """The run's state as plain data, for the web page and `sentinel status`.
@@ -169,11 +132,11 @@ class Exposition(Collector):
         `machine_to_dict`), refused (number of rejected messages of other agents, by reason),
         late_records (records too late to be combined), cluster (see `AgentRole.status`).
         """
-        return run_state_to_dict(self._copy_run_state(), self.clock()) | {
+        return run_state_to_dict(self.copy_run_state(), self.clock()) | {
             "is_live": True,
             "is_log": False,
             "ignored_settings": list(self.ignored_settings),
-            "delivery_problems": [each.to_dict() for each in self._delivery_problems],
+            "delivery_problems": [each.to_dict() for each in self.delivery_problems],
             "storage": self.storage().to_dict(),
             "machine": machine_to_dict(self.machine()),
             "refused": rejected_messages_by_reason(self.counters.values.copy()),
@@ -185,56 +148,19 @@ class Exposition(Collector):
         """What other nodes show of the run, see `run_report`; for the thread of `update`."""
         return run_report(self._run_state)
 
-    def _case_families(self, run_state: RunState) -> Iterator[Family]:
-        cases = exported_cases(run_state.alerts, self.clock())
-        with self._lock:
-            exported, shown = self._exported_alerts, []
-            for case in cases:
-                # A cause that is named later does not make it another alert.
-                alert = exported.pop(case.alert.key, case.alert if case.is_firing else None)
-                if alert is None:
-                    shown.append(case)
-                else:
-                    exported[alert.key] = alert
-                    shown.append(case._replace(alert=alert))
-            for key in list(exported)[:-MAX_ENDED_ALERTS]:
-                del exported[key]
-            firing = {case.alert for case in shown}
-            # Without a last value of 0, an alert that ended before the agent was killed would fire
-            # again: the rules use the last values of a killed agent.
-            ended = [alert for alert in exported.values() if alert not in firing]
-        yield from case_families(FamilyBuilder(sanitize_label(run_state.run)), shown, ended)
+    @cached_property
+    def registry(self) -> CollectorRegistry:
+        """The registry of prometheus_client whose one collector makes the families at a scrape."""
+        # A short run ends without a scrape.
+        from prometheus_client import CollectorRegistry  # noqa: PLC0415
 
-    def _delivery_family(self, run: str) -> Family:
-        counts = {(sink, state): 0 for sink in self.sinks for state in ("retrying", "dead")}
-        for problem in self._delivery_problems:
-            counts[problem.sink, "retrying"] = problem.waiting
-            counts[problem.sink, "dead"] = problem.given_up
-        return FamilyBuilder(sanitize_label(run)).gauge(
-            "sentinel_alerts_undelivered",
-            "Notifications that the receiver of the sink rejected for good (dead) since it last "
-            "accepted one, or that are retried for longer than a minute (retrying).",
-            {(sanitize_label(sink), state): float(n) for (sink, state), n in counts.items()},
-            "sink",
-            "state",
-        )
+        from sentinel.metrics.collector import RunCollector  # noqa: PLC0415
 
-    def _storage_family(self, run: str) -> Family:
-        state = self.storage()
-        return FamilyBuilder(sanitize_label(run)).gauge(
-            "sentinel_storage_degraded",
-            "1 if the run is stored in memory only, or if its damaged database was replaced.",
-            {mode: float(mode == state.mode) for mode in STORAGE_MODES if mode != OK},
-            "reason",
-        )
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(RunCollector(self))
+        return registry
 
-    def _loop_family(self, run: str) -> Family:
-        return FamilyBuilder(sanitize_label(run)).gauge(
-            "sentinel_agent_loop_seconds",
-            "Seconds since the last turn of the agent's main loop, in which it evaluates records.",
-            self.loop_seconds(),
-        )
-
-    def _copy_run_state(self) -> RunState:
+    def copy_run_state(self) -> RunState:
+        """The state of the run at one moment; for any thread."""
         with self._lock:
             return self._run_state.copy()

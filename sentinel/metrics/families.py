@@ -9,7 +9,8 @@ from itertools import islice
 from math import isnan
 
 from sentinel import __version__
-from sentinel.metrics.family import Family, FamilyBuilder, sanitize_label
+from sentinel.metrics.family import Family, FamilyBuilder
+from sentinel.metrics.label import sanitize_label
 from sentinel.metrics.reported_metadata import PATCH_STATES, patch_state
 from sentinel.metrics.run_state import LIVENESS_HELP, RUN_STATES, RunState, worst_rank
 from sentinel.model.counters import COUNTER_FAMILIES, CounterFamily

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 from prometheus_client.metrics_core import Metric
@@ -19,8 +18,6 @@ LabelValues = str | tuple[str, ...]
 
 _SUFFIXES = {"counter": "_total", "info": "_info"}
 _TOTALS = ("count", "sum")
-MAX_LABEL_BYTES = 128
-"""Maximum size of a label value in bytes of UTF-8."""
 Samples = (
     float
     | Mapping[str, float]
@@ -93,20 +90,6 @@ class HistogramFamily(Family):
         """All labels: of a bucket with its bound."""
         run = {} if self.run is None else {"run": self.run}
         return run if label_values in _TOTALS else {**run, "le": str(label_values)}
-
-
-@lru_cache(maxsize=4096)
-def sanitize_label(text: str, max_bytes: int = MAX_LABEL_BYTES) -> str:
-    r"""The text in NFC, without control and direction characters, cut at `max_bytes`.
-
-    A lone surrogate cannot be encoded: a single one would make every scrape of the run fail.
-
-    >>> sanitize_label("reward\nmax"), sanitize_label("\ud800")
-    ('rewardmax', '')
-    """
-    composed = unicodedata.normalize("NFC", text)
-    printable = "".join(c for c in composed if not unicodedata.category(c).startswith("C"))
-    return printable.encode()[:max_bytes].decode(errors="ignore")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from math import isfinite, isnan, nan
 
 from sentinel.metrics.alert_state import AlertState
-from sentinel.metrics.family import sanitize_label
+from sentinel.metrics.label import sanitize_label
 from sentinel.metrics.rank_selection import RankSelection, RankState
 from sentinel.metrics.reported_metadata import ReportedMetadata
 from sentinel.model.record import TRAINING_KEY, WHOLE_RUN, Event, Record, Spread

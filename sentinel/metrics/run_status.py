@@ -183,7 +183,7 @@ def _coverage_to_dict(coverage: Coverage) -> dict[str, Any]:
     is_blind = coverage.is_settled and coverage.is_blind
     return {
         "monitored": coverage.monitored,
-        "unmonitored": [asdict(each) for each in unmonitored],
+        "unmonitored": [each._asdict() for each in unmonitored],
         "coverage": coverage_text(is_blind, unmonitored),
     }
 

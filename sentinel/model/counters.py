@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class CounterFamily:
+class CounterFamily(NamedTuple):
     """A Prometheus counter with one label; `help` is its HELP text."""
 
     family: str

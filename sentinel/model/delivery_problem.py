@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from sentinel.model.quantity_text import format_time
 
@@ -11,8 +10,7 @@ MIN_WAITING_SECONDS = 60.0
 """A notification that waits for less time is no problem yet."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeliveryProblem:
+class DeliveryProblem(NamedTuple):
     """A sink whose receiver does not accept notifications.
 
     `given_up` notifications were rejected for good since the last one that it accepted, and
@@ -62,4 +60,4 @@ class DeliveryProblem:
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as JSON."""
-        return asdict(self) | {"text": self.text, "remedy": self.remedy}
+        return self._asdict() | {"text": self.text, "remedy": self.remedy}

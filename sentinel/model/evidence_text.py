@@ -8,13 +8,12 @@ that ends in `_median_of_8` is shown as that of the newest 8 values.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from sentinel.model.quantity_text import format_bytes, format_duration, format_number
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
+class Unit(NamedTuple):
     """A unit: its symbol, the factor from the stored value, and whether its word is shown.
 
     `singular` is the symbol of exactly one, if it differs.

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from itertools import groupby
+from typing import NamedTuple
 
 from sentinel.model.delivery_problem import DeliveryProblem
 from sentinel.model.finding import Severity
@@ -45,8 +46,7 @@ _SETTLED = (Resolution.ACKNOWLEDGED, Resolution.EXPIRED)
 _TOO_OLD = "too old"
 
 
-@dataclass(frozen=True, slots=True)
-class OutboxEntry:
+class OutboxEntry(NamedTuple):
     """One notification for one sink; `tries` includes this try, `created` is in epoch seconds.
 
     `receipt` is that of the newest message of its incident which the receiver accepted.
@@ -63,8 +63,7 @@ class OutboxEntry:
     receipt: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _PendingRow:
+class _PendingRow(NamedTuple):
     """How far the notification for one sink is, before it is sent."""
 
     key: str
@@ -75,8 +74,7 @@ class _PendingRow:
     next_at: float
 
 
-@dataclass(frozen=True, slots=True)
-class DeliveryRow:
+class DeliveryRow(NamedTuple):
     """How far a notification for one sink is; times in epoch seconds."""
 
     reason: str
@@ -105,8 +103,7 @@ class QueueRules:
 _DEFAULT_RULES = QueueRules()
 
 
-@dataclass(frozen=True, slots=True)
-class Substitutes:
+class Substitutes(NamedTuple):
     """The sinks that may get what another one rejected, in the order in which they are tried.
 
     The route of `admitting` permits the notification; `others` get it if none of those takes it.
@@ -577,7 +574,7 @@ def claim(connection: sqlite3.Connection, sink: str, now: float) -> OutboxEntry 
     if not rows:
         return None
     entry = OutboxEntry(*rows[0])
-    return replace(entry, receipt=newest_receipt(connection, sink, entry.incident))
+    return entry._replace(receipt=newest_receipt(connection, sink, entry.incident))
 
 
 def next_attempt_time(

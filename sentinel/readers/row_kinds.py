@@ -19,11 +19,11 @@ MIN_STEP_ROWS = 4
 """Rows of steps after which a row with other keys can be recognised as a mean over an epoch."""
 MAX_KEY_SETS = 256
 
-_KIND_PATTERN = re.compile(
+_KINDS = (
     r"(?P<eval>eval|evaluation|val|valid|validation|dev|test|testing)"
-    r"|(?P<epoch>(train[_ -]?)?epoch([_ -]?(end|summary|mean|avg|train))?)",
-    re.IGNORECASE,
+    r"|(?P<epoch>(train[_ -]?)?epoch([_ -]?(end|summary|mean|avg|train))?)"
 )
+"""Compiled at the first text: few logs have one."""
 
 
 class RowKind(Enum):
@@ -42,7 +42,7 @@ def stated_kind(row: Mapping[str, Any]) -> RowKind:
     """
     for key in KIND_KEYS:
         text = row.get(key)
-        if isinstance(text, str) and (match := _KIND_PATTERN.fullmatch(text)):
+        if isinstance(text, str) and (match := re.fullmatch(_KINDS, text, re.IGNORECASE)):
             return RowKind.EVALUATION if match["eval"] else RowKind.EPOCH
     return RowKind.STEP
 

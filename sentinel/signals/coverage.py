@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from sentinel.signals.catalogue import POSITION_KEYS, SIGNAL_GROUPS, SIGNALS, WEIGHT_KEY, eval_name
 from sentinel.signals.key_words import nearest_signal
@@ -29,8 +30,7 @@ _OUTCOMES = frozenset(
 _NO_TRAINING_KEYS = POSITION_KEYS | {WEIGHT_KEY}
 
 
-@dataclass(frozen=True, slots=True)
-class UnmonitoredKey:
+class UnmonitoredKey(NamedTuple):
     """A logged key that no detector reads; `signal` is the nearest signal, empty if none is."""
 
     key: str

@@ -169,18 +169,16 @@ _BARE_NORM = 5
 _PLAIN, _MAIN, _BARE_NOUN, _REGRESSION, _PERPLEXITY, COMPONENT = 1, 2, 3, 5, 6, 8
 """Ranks of a loss; 0 is the total."""
 
-_NEAREST: tuple[tuple[re.Pattern[str], str], ...] = tuple(
-    (re.compile(pattern, re.IGNORECASE), name)
-    for pattern, name in (
-        (r"kl(?![a-z])|kld|kullback", "kl_ref"),
-        (r"entropy", "entropy"),
-        (r"grad.*norm|gnorm|norm.*grad", "grad_norm"),
-        (r"loss|nll|perplexity|(?<![a-z])ppl", "loss"),
-        (r"rew(?![a-z])|reward|(?<![a-z])return|score", "reward"),
-        (r"(completion|response|generat|answer|output).*len", "completion_length"),
-        (r"(?<![a-z])acc(?![a-z])|accura|top_?1", "accuracy"),
-    )
+_NEAREST = (
+    (r"kl(?![a-z])|kld|kullback", "kl_ref"),
+    (r"entropy", "entropy"),
+    (r"grad.*norm|gnorm|norm.*grad", "grad_norm"),
+    (r"loss|nll|perplexity|(?<![a-z])ppl", "loss"),
+    (r"rew(?![a-z])|reward|(?<![a-z])return|score", "reward"),
+    (r"(completion|response|generat|answer|output).*len", "completion_length"),
+    (r"(?<![a-z])acc(?![a-z])|accura|top_?1", "accuracy"),
 )
+"""Patterns, which are compiled where they are used, and the signal that each is near to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +253,7 @@ def nearest_signal(key: str) -> str:
     words = {word for part in _split_key(key) for word in part}
     if not words.isdisjoint(_OTHER_QUANTITY | _ADVERSARIES):
         return ""
-    name = next((name for pattern, name in _NEAREST if pattern.search(key)), "")
+    name = next((name for pattern, name in _NEAREST if re.search(pattern, key, re.IGNORECASE)), "")
     return name if words.isdisjoint(_EVALUATION) else _HELD_OUT_NAMES.get(name, "")
 
 

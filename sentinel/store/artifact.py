@@ -17,10 +17,9 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sentinel.model.clean_text import clean
 from sentinel.model.json_safe import finite_values
@@ -214,8 +213,7 @@ def copy_artifacts(source: Path, target: Path, max_bytes: int = MAX_RUN_BYTES) -
                 _prune(copies, "")
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+class _Entry(NamedTuple):
     """A file of the folder: its name, its size in bytes and the time of its change in ns."""
 
     name: str

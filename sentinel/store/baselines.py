@@ -15,12 +15,12 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import pairwise
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sentinel.model.finding import Severity
 from sentinel.model.record import WHOLE_RUN, Event
@@ -82,8 +82,7 @@ MAX_TIME = 1e11
 _ID_PATTERN = re.compile(r"[0-9a-f]{12}")
 
 
-@dataclass(frozen=True, slots=True)
-class StoredRun:
+class StoredRun(NamedTuple):
     """A healthy finished run: its trajectories by signal, and when it ended (epoch seconds)."""
 
     run: str
@@ -92,8 +91,7 @@ class StoredRun:
     priors: Mapping[str, TrajectoryPrior]
 
 
-@dataclass(frozen=True, slots=True)
-class StoredBaseline:
+class StoredBaseline(NamedTuple):
     """The runs of one configuration, oldest first."""
 
     id: str
@@ -262,7 +260,7 @@ class BaselineMemory:
         if stored is None:
             return
         # A log that is replayed again is no evidence for itself.
-        stored = replace(stored, runs=tuple(run for run in stored.runs if run.run != self.run))
+        stored = stored._replace(runs=tuple(run for run in stored.runs if run.run != self.run))
         self.engine.priors[self.run] = stored.pooled_priors()
         if self.used is not None:
             try:

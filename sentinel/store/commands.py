@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Collection
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from sentinel.transport.command_page import ACTIONS, Command
 
@@ -20,8 +20,7 @@ SHADOW = "the mode of actions is shadow"
 """Refusal of a command that is only stored, with its actions and step."""
 
 
-@dataclass(frozen=True, slots=True)
-class ActionRequest:
+class ActionRequest(NamedTuple):
     """A command that is to be planned: the case, or `REQUEST_PREFIX` and a time, and why."""
 
     name: str
@@ -29,8 +28,7 @@ class ActionRequest:
     cause: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedCommand:
+class PlannedCommand(NamedTuple):
     """A command, the attempt of the run it is meant for, and the training step it is due at."""
 
     command: Command

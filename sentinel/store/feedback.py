@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from dataclasses import asdict, dataclass
 from difflib import get_close_matches
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from sentinel.model.clean_text import clean
 from sentinel.model.json_safe import JsonObject
@@ -22,8 +21,7 @@ class UnknownCaseError(LookupError):
     """There is no case of that name; the message names those that are similar."""
 
 
-@dataclass(frozen=True, slots=True)
-class Feedback:
+class Feedback(NamedTuple):
     """A mark, one of `MARKS`, who set it, when (seconds since the epoch), and a comment."""
 
     mark: str
@@ -33,7 +31,7 @@ class Feedback:
 
     def to_dict(self) -> JsonObject:
         """The feedback as JSON: mark, time, author and comment."""
-        return asdict(self)
+        return self._asdict()
 
 
 def find_case(connection: sqlite3.Connection, run: str, case: str) -> str:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sentinel.model.clean_text import clean
 from sentinel.model.json_safe import parse_object
@@ -19,8 +18,7 @@ MAX_LINES = 50
 MAX_FILE_BYTES = 16_384
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(NamedTuple):
     """A note, who wrote it, and when, in seconds since the epoch."""
 
     text: str
@@ -29,7 +27,7 @@ class Note:
 
     def to_dict(self) -> dict[str, Any]:
         """The note as JSON: text, author and time."""
-        return asdict(self)
+        return self._asdict()
 
 
 def log_note_path(log: Path) -> Path:

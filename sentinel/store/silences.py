@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from sentinel.model.finding import Severity
 from sentinel.model.incident import Incident, RunTier
@@ -26,8 +26,7 @@ _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _SECONDS_BY_UNIT = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
-@dataclass(frozen=True, slots=True)
-class Silence:
+class Silence(NamedTuple):
     """A period without notifications of `detector`, or of every detector if it is empty.
 
     Times are in seconds since the epoch.
@@ -41,8 +40,7 @@ class Silence:
     silence_id: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Acknowledgement:
+class Acknowledgement(NamedTuple):
     """An acknowledgement of the incident named `incident` at `severity`; epoch seconds."""
 
     incident: str
@@ -133,7 +131,7 @@ def add_silence(connection: sqlite3.Connection, silence: Silence) -> Silence:
         "insert into silence(detector, starts_at, ends_at, author, comment) values(?, ?, ?, ?, ?)",
         row,
     )
-    return replace(silence, silence_id=int(inserted.lastrowid or 0))
+    return silence._replace(silence_id=int(inserted.lastrowid or 0))
 
 
 def expire_silences(connection: sqlite3.Connection, detector: str, now: float) -> int:

@@ -12,9 +12,8 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from sentinel.transport.paths import (
     AGENT_LOCK,
@@ -36,8 +35,7 @@ DELETED_PREFIX = ".deleted-"
 RunStatus = Literal["live", "unfinished", "finished"]
 
 
-@dataclass(frozen=True, slots=True)
-class StoredRun:
+class StoredRun(NamedTuple):
     """A run in the home directory; `last_written` is in seconds since the epoch."""
 
     run: str

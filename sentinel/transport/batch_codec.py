@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from sentinel.model.record import WHOLE_RUN, Event, Record
 from sentinel.model.record_batch import (
@@ -57,8 +57,7 @@ class BatchMessageError(ValueError):
         self.reason = reason
 
 
-@dataclass(frozen=True, slots=True)
-class BatchMessage:
+class BatchMessage(NamedTuple):
     """One message: rows `first_row` to `last_row` of the sender's spool; none if the last is less.
 
     `sender_time` is the sender's clock when it encoded the message, in seconds since the epoch.

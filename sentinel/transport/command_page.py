@@ -26,8 +26,8 @@ import mmap
 import os
 import struct
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 from zlib import crc32
 
 from sentinel.transport.mapped_file import create_atomically
@@ -58,8 +58,7 @@ class CommandPageError(ValueError):
     """A file that is not a command page of this version."""
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(NamedTuple):
     """One command to the ranks of a node.
 
     `number` grows with each command. The command is due at `due_step_index`; from

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from struct import Struct
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 from sentinel.transport.identity import Identity
@@ -73,8 +73,7 @@ class RingError(ValueError):
     """A file that cannot be read as a ring."""
 
 
-@dataclass(frozen=True, slots=True)
-class RingCursor:
+class RingCursor(NamedTuple):
     """A reader's position: bytes passed, and sequence number of the last frame passed."""
 
     position: int = 0
@@ -97,8 +96,7 @@ class ReadPosition:
     end_attributes: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class RingReadResult:
+class RingReadResult(NamedTuple):
     """Payloads in order, the cursor after them, and the numbers of lost and damaged frames."""
 
     payloads: list[bytes]

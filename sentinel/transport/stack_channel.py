@@ -12,8 +12,8 @@ import os
 import struct
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from sentinel.model.rank_stack import MAX_FRAMES, Frame
 
@@ -25,8 +25,7 @@ _MAX_NAME_CHARS = 120
 _MAX_PATH_CHARS = 240
 
 
-@dataclass(frozen=True, slots=True)
-class StackAnswer:
+class StackAnswer(NamedTuple):
     """The answer to request `number`: the training thread's frames, innermost first.
 
     `position` changes when the thread moves, even within a line; `has_moved` is whether it did so

@@ -91,7 +91,7 @@ class Runs:
 
 @pytest.fixture(scope="module")
 def url(home):
-    server = WebServer(HomeSite(Runs(home)))
+    server = WebServer(lambda: HomeSite(Runs(home)))
     yield f"http://127.0.0.1:{server.start()}"
     server.stop()
 
@@ -292,7 +292,7 @@ def test_a_result_appears_and_is_refined_while_the_page_is_open(browser, tmp_pat
     database = write_run(tmp_path, run=RUN, steps=5, ranks=1, sample_every=0, outcome="")
     state = stored_state(database, RUN) | {"state": "running", "is_live": True}
     view = RunView(RUN, RunReader(database), lambda: state, database)
-    server = WebServer(AgentSite(CollectorRegistry(), view))
+    server = WebServer(lambda: AgentSite(CollectorRegistry(), view))
     page = open_page(browser, problems, f"http://127.0.0.1:{server.start()}/runs/{RUN}/")
     try:
         hint = page.locator("#section-insight")

@@ -59,7 +59,7 @@ def url(tmp_path_factory):
         extra_values=extra,
     )
     view = RunView("grpo", RunReader(path), lambda: stored_state(path), path.parent, None)
-    server = WebServer(AgentSite(CollectorRegistry(), view))
+    server = WebServer(lambda: AgentSite(CollectorRegistry(), view))
     yield f"http://127.0.0.1:{server.start()}/runs/grpo/"
     server.stop()
 

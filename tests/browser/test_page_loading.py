@@ -42,7 +42,7 @@ def url(tmp_path_factory):
         extra_values={f"many.key_{number}": float(number) for number in range(MANY)},
     )
     view = RunView(RUN, RunReader(path), lambda: stored_state(path, RUN), path)
-    server = WebServer(AgentSite(CollectorRegistry(), view))
+    server = WebServer(lambda: AgentSite(CollectorRegistry(), view))
     yield f"http://127.0.0.1:{server.start()}/runs/{RUN}/"
     server.stop()
 

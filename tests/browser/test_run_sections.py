@@ -55,7 +55,7 @@ def url(tmp_path_factory):
                 History(connection).store_incident(incident)
             store_case(connection, replace(case, reason=NotificationReason.RESOLVED))
     view = RunView(RUN, RunReader(database), lambda: stored_state(database, RUN), database)
-    server = WebServer(AgentSite(CollectorRegistry(), view))
+    server = WebServer(lambda: AgentSite(CollectorRegistry(), view))
     yield f"http://127.0.0.1:{server.start()}/runs/{RUN}/"
     server.stop()
 

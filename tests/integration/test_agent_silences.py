@@ -54,7 +54,7 @@ def queued_severities(connection):
 def metric_values(agent, family):
     return {
         sample.value
-        for metric in agent.processor.exposition.collect()
+        for metric in agent.processor.exposition.registry.collect()
         if metric.name == family
         for sample in metric.samples
         if sample.labels["detector"] == "nan_or_inf"
@@ -101,7 +101,7 @@ def test_tier_notify_lowers_the_severity_in_prometheus_too(make_agent):
     run_until(agent, lambda: queued_severities(user_connection))
     firing = [
         sample.labels["severity"]
-        for metric in agent.processor.exposition.collect()
+        for metric in agent.processor.exposition.registry.collect()
         if metric.name == "sentinel_alert_firing"
         for sample in metric.samples
         if sample.value

@@ -117,6 +117,18 @@ def test_an_agent_imports_the_transports_at_its_start_only_if_it_has_a_sink(tmp_
     assert with_sink & transports == transports
 
 
+def test_an_agent_imports_no_server_until_a_connection_and_no_sink_but_its_own(tmp_path):
+    without, with_sink = (imported(tmp_path, DISPATCHER, *sinks) for sinks in ([], ["webhook"]))
+
+    unused = {
+        *SERVER,
+        *("sentinel.cluster.head", "sentinel.cluster.follower", "sentinel.readers.rows"),
+    }
+    assert (without | with_sink) & unused == set()
+    sinks = {name for name in with_sink - without if name.startswith("sentinel.sinks.")}
+    assert {name for name in sinks if "._" not in name} == {"sentinel.sinks.webhook"}
+
+
 def test_the_server_of_a_home_imports_neither_an_agent_nor_the_readers_of_logs(tmp_path):
     unused = {"requests", "mcp", "sentinel.agent.processor", "sentinel.cluster.head"}
     names = imported(tmp_path, SERVE)

@@ -186,7 +186,7 @@ def test_texts_do_not_reach_notifications_metrics_and_logs(make_agent, trainer, 
         caplog.text,
         *capfd.readouterr(),
     ]
-    exposed += [f"{family}" for family in agent.processor.exposition.collect()]
+    exposed += [f"{family}" for family in agent.processor.exposition.registry.collect()]
     for table, column in EXPOSED_COLUMNS.items():
         rows = agent.connection.execute(f"select {column} from {table}").fetchall()
         assert rows

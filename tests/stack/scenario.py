@@ -63,7 +63,7 @@ def openmetrics() -> str:
             exposition.update(result)
         for result in _healthy_results(scrape, healthy_counters):
             healthy.update(result)
-        targets = {"gpu-1": exposition.collect(), "gpu-2": healthy.collect()}
+        targets = {"gpu-1": exposition.registry.collect(), "gpu-2": healthy.registry.collect()}
         targets[""] = _families_of_others(scrape)
         for node, families in targets.items():
             added = {"job": "sentinel", "instance": f"{node}:13121"} if node else {}

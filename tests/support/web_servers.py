@@ -62,7 +62,7 @@ def servers() -> Iterator[Callable[..., str]]:
     def start(**arguments: Any) -> str:
         options = {field.name for field in fields(WebServer)}
         given = {name: arguments.pop(name) for name in options & arguments.keys()}
-        server = WebServer(make_site(**arguments), **given)
+        server = WebServer(lambda: make_site(**arguments), **given)
         started.append(server)
         scheme = "https" if server.certificate_file else "http"
         return f"{scheme}://127.0.0.1:{server.start()}"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from prometheus_client.metrics_core import Metric
 
 from sentinel.metrics.cluster_families import cluster_families
+from sentinel.metrics.collector import RunCollector
 from sentinel.metrics.exposition import Exposition
 from sentinel.model.counters import COUNTER_FAMILIES, Counters
 from sentinel.model.diagnosis import Diagnosis
@@ -49,7 +50,7 @@ def sample_metrics() -> Iterator[Metric]:
     for record in _sample_records():
         exposition.update(Result(record))
     exposition.update(_incident_result())
-    families = list(exposition.collect())
+    families = list(RunCollector(exposition).collect())
     names = {family.name for family in families}
     follower = cluster_families(FOLLOWER_STATUS, "run")
     yield from [*families, *(family for family in follower if family.name not in names)]

@@ -13,11 +13,10 @@ import select
 import signal
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from threading import Event as Flag
-from typing import IO
+from typing import IO, NamedTuple
 
 UNKNOWN, NO_CHANGES = "unknown", "none"
 MAX_DIFF_SECONDS = 10.0
@@ -45,8 +44,7 @@ _ENVIRONMENT = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Repository:
+class Repository(NamedTuple):
     """A working tree and its directories of git: its own, and that of all its working trees."""
 
     root: Path

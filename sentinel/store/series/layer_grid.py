@@ -7,9 +7,8 @@ import sqlite3
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from math import inf, isfinite, isinf
-from typing import Any
+from typing import Any, NamedTuple
 
 from sentinel.signals.layer_statistics import HISTOGRAM_KEY, LAYER_STATISTICS
 from sentinel.store.record_rows import LayoutTable, RowLayout, decompressed
@@ -20,8 +19,7 @@ select id, step, layout from step where event <> 'step' and event = 'layers' ord
 _PART_SQL = "select substr(vals, ?, ?) from step where id = ?"
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(NamedTuple):
     """Where the rows of a layout have the values of one statistic: layers by number in the row."""
 
     layers: Mapping[int, str]
@@ -40,8 +38,7 @@ class _Place:
         return {layer: numbers[at - first] for at, layer in self.layers.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class _Column:
+class _Column(NamedTuple):
     """The means of the finite values of some rows by layer, and the layers with infinite ones."""
 
     means: Mapping[str, float]

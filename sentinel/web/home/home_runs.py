@@ -13,7 +13,7 @@ from threading import Lock, Thread
 from time import monotonic
 from typing import Any
 
-from sentinel.metrics.cluster_families import head_address
+from sentinel.metrics.cluster_status import head_address
 from sentinel.metrics.stored_state import stored_state, stored_summary
 from sentinel.store.database import change_mark
 from sentinel.store.run_reader import RunReader

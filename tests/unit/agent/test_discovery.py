@@ -33,7 +33,7 @@ def register():
 
 @pytest.fixture
 def served():
-    server = WebServer(make_site(lambda: STATE), token="s3cret", own_token="of-this-agent")
+    server = WebServer(lambda: make_site(lambda: STATE), token="s3cret", own_token="of-this-agent")
     yield f"http://127.0.0.1:{server.start()}"
     server.stop()
 
@@ -62,7 +62,9 @@ def serve_tls(tmp_path):
             tls = {"cert_file": str(certificate), "key_file": str(certificate), **tls}
             config = tmp_path / "web.yml"
             config.write_text(json.dumps({"tls_server_config": tls}))
-            server = WebServer(make_site(lambda: STATE), web_config_file=config, own_token="own")
+            server = WebServer(
+                lambda: make_site(lambda: STATE), web_config_file=config, own_token="own"
+            )
             stack.callback(server.stop)
             return f"https://127.0.0.1:{server.start()}", server.certificate_file
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import pytest
@@ -43,3 +44,19 @@ def test_the_usual_command_lines_need_no_typer(monkeypatch):
         (["true"], "r", None),
         7,
     ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["agent", "--run", "r"], "__all__"),
+        (["--version"], "__all__"),
+        (["run", "--", "true"], None),
+        (["run", "--", "-c"], None),
+    ],
+)
+def test_only_a_program_of_the_user_uses_plug_ins_of_pydantic(monkeypatch, arguments, expected):
+    monkeypatch.setattr(os, "environ", {})
+    calls(monkeypatch, __main__.main, arguments)
+
+    assert os.environ.get("PYDANTIC_DISABLE_PLUGINS") == expected

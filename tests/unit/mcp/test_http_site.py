@@ -37,7 +37,7 @@ BEARER = {"authorization": "Bearer s3cret"}
 def serving(*, allow_actions=False, **options):
     """The address of the tools of a server without runs."""
     site = McpSite(HomeSite(SOURCE), SOURCE, allow_actions=allow_actions)
-    server = WebServer(site, **options)
+    server = WebServer(lambda: site, **options)
     try:
         yield f"http://127.0.0.1:{server.start()}/mcp"
     finally:

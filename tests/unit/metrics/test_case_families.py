@@ -13,7 +13,7 @@ from support.results import (
 )
 
 from sentinel.metrics.case_families import CAUSE_HOLD_SECONDS, MAX_CASES, MAX_TEXT_BYTES
-from sentinel.metrics.exposition import MAX_ENDED_ALERTS
+from sentinel.metrics.collector import MAX_ENDED_ALERTS
 from sentinel.model.finding import Finding, Severity
 from sentinel.model.incident import IncidentState, RunTier
 from sentinel.model.message import build_message

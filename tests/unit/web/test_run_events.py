@@ -44,7 +44,7 @@ class GrowingRun:
 
         reader.rows_since = rows_since
         self.view = RunView(RUN, reader, lambda: self.state, path)
-        self.server = WebServer(AgentSite(CollectorRegistry(), self.view))
+        self.server = WebServer(lambda: AgentSite(CollectorRegistry(), self.view))
         self.url = f"http://127.0.0.1:{self.server.start()}/runs/{RUN}/api/events"
 
     def add_steps(self, first, last, loss=1.0):

@@ -270,7 +270,7 @@ def view_of(directory):
 
 @contextmanager
 def site_server(view):
-    server = WebServer(AgentSite(CollectorRegistry(), view))
+    server = WebServer(lambda: AgentSite(CollectorRegistry(), view))
     yield f"http://127.0.0.1:{server.start()}"
     server.stop()
 
@@ -321,7 +321,7 @@ def test_a_request_waits_on_when_the_files_of_a_run_move(tmp_path, monkeypatch):
     views = iter(
         [RunView(RUN, StubReader(), state, tmp_path / name) for name, state in states.items()]
     )
-    server = WebServer(HomeSite(SimpleNamespace(view=lambda _: next(views))))
+    server = WebServer(lambda: HomeSite(SimpleNamespace(view=lambda _: next(views))))
     url = f"http://127.0.0.1:{server.start()}/runs/{RUN}"
     answer = get(f"{url}/api/wait?until=finished&seconds=60")
     server.stop()

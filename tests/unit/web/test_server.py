@@ -3,8 +3,11 @@
 import json
 import re
 import socket
+import subprocess
+import sys
 from contextlib import suppress
 from math import inf, nan
+from threading import Event
 
 import pytest
 import requests
@@ -18,6 +21,7 @@ from support.web_servers import TIMEOUT_SECONDS, get, make_site, servers
 from sentinel.metrics.exposition import Exposition
 from sentinel.model.counters import Counters
 from sentinel.web.connections import TimedH11Protocol
+from sentinel.web.http_server import make_server
 from sentinel.web.server import WebServer, bind_free_port
 from sentinel.web.static_files import STATIC_DIRECTORY
 from sentinel.web.suppression_api import SuppressionApi
@@ -146,10 +150,10 @@ def paths_of_routes(tmp_path, monkeypatch):
     """The path of every route of a server, as the router has them."""
     routers = []
     monkeypatch.setattr(
-        "sentinel.web.server.Starlette",
+        "sentinel.web.http_server.Starlette",
         lambda routes, **more: routers.append(routes) or Starlette(routes=routes, **more),
     )
-    WebServer(make_site(suppression=SuppressionApi(RUN, tmp_path / "db")))
+    make_server(WebServer(lambda: make_site(suppression=SuppressionApi(RUN, tmp_path / "db"))))
     parameters = {"{name}": "nan_or_inf", "{run}": RUN, "{path:path}": "run.js", "{id:int}": "1"}
     paths = [route.path for route in routers[0]]
     for name, value in parameters.items():
@@ -184,7 +188,7 @@ def test_a_probe_requires_no_token(serve, get, path):
 
 def test_many_requests_of_a_probe_read_the_state_once_a_second(serve, get, monkeypatch):
     calls, now = [], [100.0]
-    monkeypatch.setattr("sentinel.web.server.monotonic", lambda: now[0])
+    monkeypatch.setattr("sentinel.web.http_server.monotonic", lambda: now[0])
     url = serve(state=lambda: calls.append(1) or {})
     for seconds in (0.0, 0.5, 0.4, 0.1, 0.9):
         now[0] += seconds
@@ -232,10 +236,10 @@ def test_a_port_in_use_is_skipped():
 def test_the_former_port_is_used_again_if_it_is_free():
     with bind_free_port("127.0.0.1", 0, 1) as listening:
         port = listening.getsockname()[1]
-        other = WebServer(make_site(), former_port=port)
+        other = WebServer(make_site, former_port=port)
         assert other.start() != port
         other.stop()
-    server = WebServer(make_site(), former_port=port)
+    server = WebServer(make_site, former_port=port)
     assert server.start() == port
     server.stop()
 
@@ -250,11 +254,11 @@ def test_the_error_without_a_free_port_names_the_range():
 def test_without_a_free_port_in_the_range_any_port_is_used():
     with bind_free_port("127.0.0.1", 0, 1) as first:
         taken = first.getsockname()[1]
-        server = WebServer(make_site(), port=taken, port_tries=1, any_port=True)
+        server = WebServer(make_site, port=taken, port_tries=1, any_port=True)
         assert server.start() not in {0, taken}
         server.stop()
         with pytest.raises(OSError, match="No free port"):
-            WebServer(make_site(), port=taken, port_tries=1).start()
+            WebServer(make_site, port=taken, port_tries=1).start()
 
 
 @pytest.mark.fault("X3")
@@ -262,20 +266,46 @@ def test_a_reachable_host_requires_a_token_or_a_login(tmp_path):
     (tmp_path / "web.yml").write_text("{}")
     for file in (None, tmp_path / "web.yml"):
         with pytest.raises(ValueError, match=r"'0.0.0.0' is reachable from other machines: set"):
-            WebServer(make_site(), host="0.0.0.0", web_config_file=file)
+            WebServer(make_site, host="0.0.0.0", web_config_file=file)
 
 
 def test_the_repr_has_no_token():
-    assert "s3cret" not in repr(WebServer(make_site(), token="s3cret"))
+    assert "s3cret" not in repr(WebServer(make_site, token="s3cret"))
 
 
 def test_a_stopped_server_closes_its_port(serve, get):
-    server = WebServer(make_site())
+    server = WebServer(make_site)
     port = server.start()
     assert get(f"http://127.0.0.1:{port}/-/healthy").status_code == 200
     server.stop()
 
     until(lambda: is_refused(port), TIMEOUT_SECONDS, "the port is free")
+
+
+def test_nothing_is_imported_for_a_server_to_which_nobody_connects():
+    script = """
+import sys
+from sentinel.web.server import WebServer
+server = WebServer(lambda: 1 / 0)
+assert server.start()
+server.stop()
+print(*{"asyncio", "starlette", "uvicorn"} & sys.modules.keys())
+"""
+    completed = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+
+    assert (completed.stdout.strip(), completed.stderr) == ("", "")
+
+
+def test_the_site_is_made_without_a_connection_after_some_time(monkeypatch):
+    monkeypatch.setattr("sentinel.web.server.IMPORT_AFTER_SECONDS", 0.01)
+    made = Event()
+    server = WebServer(lambda: made.set() or make_site())
+    server.start()
+
+    assert made.wait(TIMEOUT_SECONDS)
+    server.stop()
 
 
 def is_refused(port):

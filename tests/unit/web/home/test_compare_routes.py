@@ -43,7 +43,7 @@ def url(tmp_path_factory):
     missing = RunView("missing", RunReader(home / "no.db"), lambda: {"run": "missing"}, home / "no")
     runs = Runs(paths)
     runs.views["missing"] = missing
-    server = WebServer(HomeSite(runs))
+    server = WebServer(lambda: HomeSite(runs))
     yield f"http://127.0.0.1:{server.start()}"
     server.stop()
 

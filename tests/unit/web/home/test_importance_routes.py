@@ -39,7 +39,7 @@ class Runs:
 @pytest.fixture(scope="module")
 def url(tmp_path_factory):
     site = HomeSite(Runs(tmp_path_factory.mktemp("logs")))
-    server = WebServer(site)
+    server = WebServer(lambda: site)
     yield f"http://127.0.0.1:{server.start()}/api/importance"
     site.close()
     server.stop()
