@@ -362,9 +362,7 @@ def test_a_malformed_request_is_rejected_and_the_server_keeps_running(serve, get
 
 @pytest.fixture(scope="module")
 def fuzzed_url():
-    """A server that does not wait long for the rest of a request."""
-    with pytest.MonkeyPatch.context() as patch, servers() as start:
-        patch.setattr(TimedH11Protocol, "request_timeout", 0.02)
+    with servers() as start:
         yield start()
 
 
@@ -391,10 +389,13 @@ PARTS = (
 def test_no_bytes_stop_the_server(fuzzed_url, data):
     """Random bytes, and a valid request with one part replaced."""
     port = int(fuzzed_url.rpartition(":")[2])
-    peer = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_SECONDS)
-    with peer, suppress(ConnectionError):
-        peer.sendall(data)
-        assert peer.recv(1000)[:9] in {b"", b"HTTP/1.1 "}
+    with pytest.MonkeyPatch.context() as patch:
+        # The server does not wait long for the rest of this request.
+        patch.setattr(TimedH11Protocol, "request_timeout", 0.02)
+        peer = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_SECONDS)
+        with peer, suppress(ConnectionError):
+            peer.sendall(data)
+            assert peer.recv(1000)[:9] in {b"", b"HTTP/1.1 "}
     assert get(fuzzed_url + "/-/healthy").status_code == 200
 
 
