@@ -34,10 +34,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW
 
 from sentinel.client.capture.owned_modules import SeenModules
-from sentinel.client.checks.batches import SamplerPasses
+from sentinel.client.checks.batches import DataPasses
 from sentinel.client.checks.check import CheckedTraining
 from sentinel.client.checks.loaded_weights import Loads
-from sentinel.client.checks.replicas import FIRST_STEPS, Replicas
+from sentinel.client.checks.replicas import FIRST_STEPS, PLAN_STEP, Replicas
+from sentinel.client.checks.untrained_parts import RecomputedBlocks
 from sentinel.detectors.replicas_differ import ReplicasDiffer
 from sentinel.model.finding import Finding
 from sentinel.model.record import CHECK, Record
@@ -101,14 +102,16 @@ def found_in_one_process(seed: int) -> tuple[bool, bool]:
     seen.add(model)
     wrong, detector, output = chance.randrange(RANKS), ReplicasDiffer(), None
     checks = [check_of_rank(rank, optimizer, seen) for rank in range(RANKS)]
-    for step in FIRST_STEPS:
+    for step in (PLAN_STEP, *FIRST_STEPS):
         assert not isinstance(output, Finding), "equal replicas differ"
         for rank, check in enumerate(checks):
             is_wrong = rank == wrong and step == FIRST_STEPS[-1]
             check.training.steps = step
             with corrupted(model, chance) if is_wrong else nullcontext():
                 check.after_step()
-            output = detector.update(record_of(check.training.recorded.pop(), rank, step))
+            for evidence in check.training.recorded:
+                output = detector.update(record_of(evidence, rank, step))
+            check.training.recorded.clear()
     is_found = isinstance(output, Finding)
     return is_found, is_found and output.rank == wrong
 
@@ -117,7 +120,8 @@ def check_of_rank(rank: int, optimizer: AdamW, seen: SeenModules) -> Replicas:
     """The check as it is on that rank. On a CPU no device copies are needed."""
     training = OfFourRanks(
         lambda: optimizer, lambda: [optimizer], seen, record=None, record_metadata=print,
-        device_copies=None, count_error=print, passes=SamplerPasses(), loads=Loads(), rank=rank,
+        device_copies=None, count_error=print, passes=DataPasses(), loads=Loads(),
+        recomputed=RecomputedBlocks(), rank=rank,
     )  # fmt: skip
     return Replicas(training)
 

@@ -33,8 +33,9 @@ from sentinel.pipeline import pipeline
 from sentinel.pipeline.onset import estimate_onset
 from sentinel.pipeline.onset_request import OnsetRequest
 from sentinel.pipeline.replay import replay_records
+from sentinel.report.comparison import ComparedRun
 from sentinel.report.markdown import markdown_report
-from sentinel.report.run_report import ReportedRun, collect_report
+from sentinel.report.run_report import collect_report
 from sentinel.signals.hardware import NodeMeasurements
 from sentinel.sinks.slack import Slack
 from sentinel.sinks.webhook import Webhook
@@ -163,7 +164,7 @@ def _compare_stored(compared: Compared, reader: RunReader, path: Path, run: str)
     incidents = {each["name"]: each for each in reader.incidents()}
     cases = reader.cases(has_ages=False)
     compared.incidents, compared.cases = len(incidents), len(cases)
-    report = markdown_report(collect_report([ReportedRun(run, reader, stored_state(path, run))]))
+    report = markdown_report(collect_report([ComparedRun(run, reader, stored_state(path, run))]))
     for case in cases:
         dates = {"case": (case["onset_step"], case["last_good_step"])}
         evidence = (case["diagnosis"] or {}).get("evidence", [])

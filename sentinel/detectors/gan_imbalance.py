@@ -49,7 +49,7 @@ other terms of its loss."""
 
 PAIRS = (
     ("discriminator_loss", "generator_loss"),
-    ("discriminator_loss_b", "generator_loss_b"),
+    ("second_discriminator_loss", "second_generator_loss"),
 )
 
 

@@ -7,9 +7,9 @@ Formula
                2 * `in_a_row` are 0 where it is unknown. It ends with a norm above ten times that
                bound
     info     = the loss is at most `learnt` of its maximum: nothing is left to learn. With a reward,
-               the last norm above 0 is at most `learnt` of its maximum as well, and the loss, then
-               above 0, fell at least as far. Or no group of samples has a spread of rewards, which
-               is reported separately
+               the last norm above 0 is at most `learnt` of the first one as well, and the loss,
+               then above 0, fell at least as far. Or no group of samples has a spread of rewards,
+               which is reported separately
 
 Units
     `share`, `learnt`: fraction of 1, of the norm and of the loss. `in_a_row`: logged norms.
@@ -69,7 +69,7 @@ class GradVanishing(DetectorDefaults):
         self._loss = inf
         self._has_no_advantage = False
         self._has_reward = False
-        self._highest_norm = 0.0
+        self._first_norm = 0.0
         self._has_converged = False
         """Whether the loss had fallen as far as the last norm above 0; both may then become 0."""
 
@@ -92,7 +92,12 @@ class GradVanishing(DetectorDefaults):
         if self._low_count == 1 and before == 0:
             self._onset_step = record.step
         if norm:
-            self._update_convergence(norm)
+            self._first_norm = self._first_norm or norm
+            fall = norm / self._first_norm
+            # A loss that is the square of a small residual is 0 before its gradient.
+            if self._loss:
+                is_small = fall <= self.learnt
+                self._has_converged = is_small and 0.0 < self._loss <= fall * self._highest_loss
             self._has_new_block |= self._blocks.add(size)
         needed = self.in_a_row * (1 if self._usual is not None else 2)
         if self._low_count >= needed:
@@ -108,14 +113,6 @@ class GradVanishing(DetectorDefaults):
         recent = max(1, RECENT_BLOCKS * VALUES_PER_GROUP // self._blocks.values_per_block)
         if len(means) > recent:
             self._usual = median(means[:-recent])
-
-    def _update_convergence(self, norm: float) -> None:
-        self._highest_norm = max(self._highest_norm, norm)
-        fall = norm / self._highest_norm
-        # A loss that is the square of a small residual is 0 before its gradient.
-        if self._loss:
-            is_small = fall <= self.learnt
-            self._has_converged = is_small and 0.0 < self._loss <= fall * self._highest_loss
 
     def _update_context(self, record: Record) -> None:
         values = record.values

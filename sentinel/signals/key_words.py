@@ -383,11 +383,11 @@ def _adversary(content: set[str]) -> _Found:
     rest = content - _LOSS_NOUNS - {"err", "error"}
     if rest == content:
         return None
-    ending = "_b" if rest & {"b", "2"} else ""
+    prefix = "second_" if rest & {"b", "2"} else ""
     rest -= {"a", "b", "1", "2"}
     for name, network in _ADVERSARY_SIGNALS.items():
         if rest & network and rest <= network | _ADVERSARIAL | _TOTAL:
-            return f"{name}{ending}", 0 if rest & _TOTAL else len(rest)
+            return f"{prefix}{name}", 0 if rest & _TOTAL else len(rest)
     return None
 
 

@@ -56,7 +56,7 @@ LOSSES = (
         ("dloss", "d_a"),
     ),
     Signal(
-        "discriminator_loss_b",
+        "second_discriminator_loss",
         "",
         _MEAN,
         "Loss of the second discriminator, as of a cycle of two translations.",
@@ -70,7 +70,7 @@ LOSSES = (
         ("gloss", "g_a", "g_gan"),
     ),
     Signal(
-        "generator_loss_b",
+        "second_generator_loss",
         "",
         _MEAN,
         "Loss of the generator that the second discriminator judges.",

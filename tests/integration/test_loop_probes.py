@@ -11,7 +11,7 @@ from support.rank_processes import ranks, until
 
 from sentinel.agent.main import Agent
 from sentinel.config.settings import load_settings
-from sentinel.web import server
+from sentinel.web import http_server
 
 TIMEOUT_SECONDS = 240.0
 
@@ -67,8 +67,8 @@ def held_agent():
 
 @pytest.mark.fault("H9")
 def test_a_loop_that_hangs_fails_the_probes_until_it_turns_again(monkeypatch):
-    monkeypatch.setattr(server, "MAX_READY_SECONDS", 1.5)
-    monkeypatch.setattr(server, "MAX_HEALTHY_SECONDS", 3.0)
+    monkeypatch.setattr(http_server, "MAX_READY_SECONDS", 1.5)
+    monkeypatch.setattr(http_server, "MAX_HEALTHY_SECONDS", 3.0)
     with ranks() as begin:
         begin(0, world=1, steps=5)
         with held_agent() as held:

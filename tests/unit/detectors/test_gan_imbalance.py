@@ -129,7 +129,7 @@ def test_the_second_discriminator_of_a_cycle_is_judged_too(keys):
             for n, row in enumerate(rows)
         ]
         findings[name] = first_finding(GanImbalance(), records)[1]
-    assert findings["won"].signal == "discriminator_loss_b"
+    assert findings["won"].signal == "second_discriminator_loss"
     assert findings["healthy"] is None
 
 
