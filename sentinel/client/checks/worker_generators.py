@@ -10,20 +10,21 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Iterable, Iterator
-from types import CodeType, FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 ENTRIES = ("__getitem__", "__getitems__", "__call__", "forward")
 """Methods that give an example, or transform one."""
 SEEDING = frozenset(
     {
-        "seed", "manual_seed", "initial_seed", "get_worker_info", "default_rng", "SeedSequence",
-        "RandomState", "Generator", "Random", "setstate", "set_state", "bit_generator", "spawn",
+        "get_worker_info", "default_rng", "RandomState", "Generator", "Random", "setstate",
+        "set_state", "bit_generator", "spawn", "jumped", "advance",
     }
 )  # fmt: skip
-"""Names in code that gives a worker, or an example, random numbers of its own."""
-MAX_DEPTH, MAX_ITEMS = 4, 32
-"""Levels of objects that hold each other, and items of a list of transforms."""
+"""Names in code that gives a worker, or an example, random numbers of its own; or any with `seed`.
+"""
+MAX_DEPTH, MAX_ITEMS, MAX_OBJECTS = 4, 32, 256
+"""Levels of objects that hold each other, items of a list of transforms, and objects in all."""
 
 
 def copied_generator(iterator: Any) -> str:
@@ -39,26 +40,35 @@ def copied_generator(iterator: Any) -> str:
         or getattr(iterator, "_dataset_kind", None) != kinds.Map
     ):
         return ""
-    return next(_find(getattr(iterator, "_dataset", None), MAX_DEPTH), "")
+    return next(_find(getattr(iterator, "_dataset", None), MAX_DEPTH, set()), "")
 
 
-def _find(owner: Any, depth: int) -> Iterator[str]:
-    """The names of generators that the code of an object, or of what it holds, draws from."""
-    if not depth:
+def _find(owner: Any, depth: int, seen: set[int]) -> Iterator[str]:
+    """The names of generators that the code of an object, or of what it holds, draws from.
+
+    `seen` has the ids of the objects that were looked at.
+    """
+    # A module of Python, or a class, leads to all of a package.
+    if not depth or isinstance(owner, ModuleType | type):
         return
+    if id(owner) in seen or len(seen) == MAX_OBJECTS:
+        return
+    seen.add(id(owner))
     if isinstance(owner, list | tuple):
         for each in owner[:MAX_ITEMS]:
-            yield from _find(each, depth - 1)
+            yield from _find(each, depth - 1, seen)
         return
     attributes = getattr(owner, "__dict__", {})
     functions = [*_functions(owner)]
     names = {name for each in functions for name in _names(each.__code__)}
-    if SEEDING.isdisjoint(names):
-        known = {**{at: each for fn in functions for at, each in _outer(fn)}, **attributes}
-        yield from (name for name, each in known.items() if name in names and _is_generator(each))
+    if not SEEDING.isdisjoint(names) or any("seed" in each.lower() for each in names):
+        # It may seed what it holds as well.
+        return
+    known = {**{at: each for fn in functions for at, each in _outer(fn)}, **attributes}
+    yield from (name for name, each in known.items() if name in names and _is_generator(each))
     for each in attributes.values() if not isinstance(owner, FunctionType) else ():
         if isinstance(each, list | tuple | FunctionType) or hasattr(each, "__dict__"):
-            yield from _find(each, depth - 1)
+            yield from _find(each, depth - 1, seen)
 
 
 def _functions(owner: Any) -> Iterator[FunctionType]:
@@ -98,10 +108,16 @@ def _outer(function: FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def _is_generator(value: Any) -> bool:
-    """Whether it draws random numbers by a state of its own."""
-    kind = type(value)
+    """Whether it draws random numbers by a state of its own, which PyTorch seeds in no worker."""
+    torch, kind = sys.modules["torch"], type(value)
     is_of_numpy = kind.__module__.startswith("numpy.random") and kind.__name__ in _NUMPY_KINDS
-    return is_of_numpy or isinstance(value, (random.Random, sys.modules["torch"].Generator))
+    shared = (
+        getattr(random, "_inst", None),
+        torch.default_generator,
+        getattr(sys.modules.get("numpy.random.mtrand"), "_rand", None),
+    )
+    is_generator = is_of_numpy or isinstance(value, (random.Random, torch.Generator))
+    return is_generator and not any(value is each for each in shared)
 
 
 _NUMPY_KINDS = ("Generator", "RandomState")
