@@ -126,4 +126,6 @@ def dropout_in_the_policy(*, sick: bool) -> None:
             outputs.log_softmax(1), expected.log_softmax(1), log_target=True, reduction="batchmean"
         )
         update(optimizer, loss_of(policy, batch) + 0.1 * divergence)
-        sentinel.log({"objective/kl": divergence.item()}, step=step + 1)
+        reward = (outputs.argmax(1) == batch[1]).float().mean()
+        values = {"objective/kl": divergence.item(), "reward": reward.item()}
+        sentinel.log(values, step=step + 1)

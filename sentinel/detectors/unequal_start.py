@@ -1,11 +1,13 @@
 """Unequal start: before the first update a policy is not what it starts from.
 
 Formula
-    Finding  = the loss of the first backward pass is a logarithm of a sigmoid, a frozen model has
-               the shapes of the trained one, and the loss differs by over 2 % from ln 2, from each
-               multiple and from each part of it; or
+    Finding  = the loss of the first backward pass is a logarithm of a sigmoid of scores, from which
+               those of a reference are subtracted, a frozen model has the shapes of the trained
+               one, and the loss differs by over 2 % from ln 2, from each multiple and from each
+               part of it; or
                the model is trained with active dropout, and at step 1 the divergence from the
-               reference exceeds `kl`, or the mean probability ratio differs from 1 by over `ratio`
+               reference exceeds `kl` beside a reward, or the mean probability ratio differs from 1
+               by over `ratio`
 
 Units
     `kl`: nats, of a token or a sequence. `ratio`: plain number.
@@ -91,9 +93,11 @@ class UnequalStart(ReportedCheck):
         )
 
     def _add(self, values: Mapping[str, float]) -> None:
-        # Beside a reward, a plain name is that of the probabilities.
-        plain = values.get("ratio", 1.0) if "reward" in values else 1.0
-        kl, ratio = values.get("kl_ref", 0.0), values.get("importance_ratio_mean", plain)
+        # Beside a reward, plain names are those of a policy: students have a divergence as well.
+        is_policy = "reward" in values
+        plain = values.get("ratio", 1.0) if is_policy else 1.0
+        kl = values.get("kl_ref", 0.0) if is_policy else 0.0
+        ratio = values.get("importance_ratio_mean", plain)
         if abs(kl) > self.kl:
             self._first["kl_to_reference"] = kl
         if abs(ratio - 1.0) > self.ratio:

@@ -16,6 +16,8 @@ from sentinel.client.checks.check import Check
 
 LOSS_NODES = 8
 """Operations from the root of a loss, among which the logarithm of a sigmoid is looked for."""
+SCORE_NODES = 16
+"""Operations before the logarithm, among which the scores of a reference are subtracted."""
 MAX_FACTOR = 64
 """A sum over so many examples, or a division by so many passes, is the loss as well."""
 TOLERANCE = 0.02
@@ -59,15 +61,41 @@ class FirstLoss(Check):
 
 
 def is_preference_loss(root: Any) -> bool:
-    """Whether a loss consists of logarithms of sigmoids alone, as that of DPO."""
+    """Whether a loss is of logarithms of sigmoids alone, of scores beside a reference, as DPO's.
+
+    Models of rewards, and contrastive ones, have the first without the second.
+    """
     node = root.grad_fn
     for _ in range(LOSS_NODES):
         name = "" if node is None else type(node).__name__
         if "LogSigmoid" in name:
-            return True
+            return _has_reference_scores(node)
         if not name or name.startswith("Add"):
             # Another loss is added.
             return False
         inputs = node.next_functions
         node = inputs[0][0] if inputs else None
     return False
+
+
+def _has_reference_scores(node: Any) -> bool:
+    """Whether something without a gradient is subtracted before this node."""
+    pending = [node]
+    for _ in range(SCORE_NODES):
+        if not pending:
+            return False
+        current = pending.pop(0)
+        inputs = [each for each, _ in current.next_functions]
+        if None in inputs and type(current).__name__.startswith("Sub"):
+            return True
+        if not _has_signs(current):
+            pending += [each for each in inputs if each is not None]
+    return False
+
+
+def _has_signs(node: Any) -> bool:
+    """Whether it multiplies by a tensor without a gradient, as by labels of +1 and -1."""
+    saved = (getattr(node, name, None) for name in ("_saved_self", "_saved_other"))
+    return type(node).__name__.startswith("Mul") and any(
+        each is not None and each.numel() > 1 and not each.requires_grad for each in saved
+    )

@@ -25,7 +25,7 @@ def finding(values, step=1, dropout="Dropout of 0.1"):
 @pytest.mark.parametrize(
     ("values", "text"),
     [
-        ({"kl_ref": 0.06}, "divergence from the reference is 0.06 and not 0"),
+        ({"kl_ref": 0.06, "reward": 0.2}, "divergence from the reference is 0.06 and not 0"),
         ({"importance_ratio_mean": 0.97}, "probability ratio is 0.97 and not 1"),
         ({"ratio": 0.97, "reward": 0.2}, "probability ratio is 0.97 and not 1"),
     ],
@@ -42,6 +42,7 @@ def test_dropout_shows_in_the_first_values(values, text):
     [
         {"kl_ref": 2e-4, "importance_ratio_mean": 1.0002},
         {"ratio": 0.97},
+        {"kl_ref": 0.06},
         {"kl_ref": float("nan")},
         {"loss": 1.0},
     ],
@@ -51,5 +52,5 @@ def test_equal_probabilities_and_other_ratios_are_no_problem(values):
 
 
 def test_later_values_and_models_without_dropout_are_left_out():
-    assert finding({"kl_ref": 0.06}, step=2) is None
-    assert finding({"kl_ref": 0.06}, dropout="") is None
+    assert finding({"kl_ref": 0.06, "reward": 0.2}, step=2) is None
+    assert finding({"kl_ref": 0.06, "reward": 0.2}, dropout="") is None
