@@ -18,10 +18,11 @@ Source
     normalization, the statistics of the model then take in the held-out data.
 
 Defaults
-    Modules of dropout that are on in a model in evaluation mode, code that says `training=True`
-    without the mode, and statistics that are computed anew (`torch.optim.swa_utils.update_bn`), are
-    on purpose. Passes over the training data and compiled models are left out, and so is the mode
-    of modules if the batches of the evaluation do not come from a DataLoader.
+    Modules of dropout that are on in a model in evaluation mode, code that passes a mode to
+    `functional.dropout`, whatever it is, and statistics that are computed anew, without momentum or
+    with one of 1 (`torch.optim.swa_utils.update_bn`), are on purpose. Passes over the training data
+    and compiled models are left out, and so is the mode of modules if the batches of the evaluation
+    do not come from a DataLoader.
 """
 
 from __future__ import annotations

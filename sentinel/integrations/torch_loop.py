@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from sentinel.client.capture.loop import TrainingLoop, in_backward_pass
+from sentinel.client.capture.loop import in_backward_pass
 from sentinel.client.capture.patcher import Patcher, exclude_from_compile, exclude_with_calls
 from sentinel.client.capture.state_loads import StateLoads
 
@@ -63,7 +63,7 @@ def attach(patcher: Patcher) -> None:
                 loop.observing_checks.recomputed.add(inputs)
 
         patcher.wrap(recomputation, "check_backward_validity", before=add)
-    patcher.wrap(torch.autocast, "__init__", after=functools.partial(_add_autocast, loop))
+    patcher.replace(torch.autocast, "__init__", _wrap_autocast(patcher))
     _patch_serialization(patcher)
     loads = StateLoads(loop)
     patcher.wrap(optim.Optimizer, "load_state_dict", after=loads.after_optimizer_load)
@@ -96,14 +96,26 @@ def _wrap_eval(patcher: Patcher) -> Callable[[Any], Any]:
     return make
 
 
-def _add_autocast(
-    loop: TrainingLoop, _: Any, __: Any, device_type: Any, dtype: Any = None, enabled: Any = True,
-    **___: Any,
-) -> None:  # fmt: skip
-    """Called after `autocast.__init__(context, device_type, dtype, enabled, …)`."""
-    del dtype
-    if enabled and loop.checks is not None:
-        loop.checks.autocast_devices.add(device_type)
+def _wrap_autocast(patcher: Patcher) -> Callable[[Any], Any]:
+    """A wrapper for `autocast.__init__(context, device_type, …)`, which compiled code may call."""
+    torch, loop = sys.modules["torch"], patcher.loop
+
+    def add(device_type: Any, dtype: Any = None, enabled: Any = True, *_: Any, **__: Any) -> None:
+        del dtype
+        # A model that makes features without gradients may be on another device than the trained.
+        if enabled and loop.checks is not None and torch.is_grad_enabled():
+            loop.checks.autocast_devices.add(device_type)
+
+    def make(original: Any) -> Any:
+        @functools.wraps(original)
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            original(self, *args, **kwargs)
+            if not torch.compiler.is_compiling():
+                patcher.call_safely(functools.partial(add, **kwargs), *args)
+
+        return init
+
+    return make
 
 
 def _wrap_named_parameters(patcher: Patcher) -> Callable[[Any], Any]:
@@ -149,6 +161,11 @@ def _patch_serialization(patcher: Patcher) -> None:
     for activity_name, names in _SERIALIZATION_FUNCTIONS.items():
         for name in names:
             patcher.replace(owner, name, activity.wrapper_for(activity_name))
+    if (checks := patcher.loop.checks) is not None:
+        for name in _SERIALIZATION_FUNCTIONS["save"]:
+            patcher.wrap(owner, name, before=lambda *_, **__: checks.on_save())
+        for name in _SERIALIZATION_FUNCTIONS["load"]:
+            patcher.wrap(owner, name, before=lambda *_, **__: checks.loads.add_file())
     for name in _SERIALIZATION_WRITERS:
         writer = getattr(owner, name, None)
         if writer is None:

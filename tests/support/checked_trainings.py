@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import io
 import random
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -2036,7 +2037,269 @@ def loaded_adapter_of_another_shape() -> None:
     )
 
 
+class SampledOnRequest(FunctionalDropout):
+    """Its dropout is active in each mode while that is asked for."""
+
+    samples = True
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.first(inputs).relu()
+        if self.kind == "always":
+            return self.last(nn.functional.dropout(hidden, 0.2, True))
+        return self.last(nn.functional.dropout(hidden, 0.2, self.training or self.samples))
+
+
+def dropout_on_request() -> None:
+    train_with_evaluations(SampledOnRequest("always"))
+    train_with_evaluations(SampledOnRequest("on request"))
+
+
+class HeldFunctions(nn.Module):
+    """A network that holds the functions that it calls, and one that TorchScript can compile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network, self.last = network()[:4], nn.Linear(64, 5)
+        self.dropout = nn.functional.dropout
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.dropout(self.network(inputs), 0.2, self.training)
+        return self.last(hidden)
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(20, 64), nn.Linear(64, 5)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        heads = self.first(inputs).reshape(-1, 1, 8, 8)
+        attended = nn.functional.scaled_dot_product_attention(heads, heads, heads)
+        dropped = nn.functional.dropout(attended.flatten(1), 0.2, self.training)
+        return self.last(dropped)
+
+
+def exported_in_evaluations() -> None:
+    """TorchScript compiles the model, or it is written as a whole."""
+    for model in (network(), Attention(), HeldFunctions()):
+        optimizer = AdamW(model.parameters())
+        for step in range(STEPS):
+            train(model, optimizer, steps=1)
+            if step % 5 == 4:
+                model.eval()
+                if isinstance(model, HeldFunctions):
+                    torch.save(model, io.BytesIO())
+                else:
+                    with warnings.catch_warnings():
+                        warnings.simplefilter("ignore", DeprecationWarning)
+                        torch.jit.script(model)(examples()[0])
+                model.train()
+
+
+class OfImagesAndTexts(nn.Module):
+    """A network whose adapter is for images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(20, 64), nn.Linear(64, 5)
+        self.image_adapter = nn.Linear(7, 64)
+
+    def forward(self, inputs: Tensor, images: Tensor | None) -> Tensor:
+        hidden = self.body(inputs)
+        return self.head((hidden if images is None else hidden + self.image_adapter(images)).tanh())
+
+
+def images_in_every_second_batch() -> None:
+    """The batch of each even step has texts alone."""
+    model = OfImagesAndTexts()
+    optimizer = AdamW(model.parameters())
+    for step in range(STEPS):
+        inputs, labels = examples()
+        optimizer.zero_grad()
+        outputs = model(inputs, None if step % 2 else torch.randn(16, 7))
+        nn.functional.cross_entropy(outputs, labels).backward()
+        optimizer.step()
+
+
+class LayersLeftOut(nn.Module):
+    """Blocks that are recomputed, of which each pass with gradients leaves out one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(20, 64), nn.Linear(64, 5)
+        self.blocks = nn.ModuleList(nn.Linear(64, 64) for _ in range(3))
+        self.passes = 0
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.first(inputs)
+        self.passes += torch.is_grad_enabled()
+        for number, block in enumerate(self.blocks):
+            if not torch.is_grad_enabled() or (self.passes + number) % 3:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    hidden = hidden + checkpoint(block, hidden, use_reentrant=True).tanh()
+        return self.last(hidden)
+
+
+def layers_left_out_of_passes() -> None:
+    """As stochastic depth; evaluations run all of them."""
+    model = LayersLeftOut()
+    optimizer = AdamW(model.parameters())
+    for _ in range(STEPS):
+        without_gradients(model)([examples()])
+        train(model, optimizer, steps=1)
+
+
+def two_models_in_turns() -> None:
+    """One of them makes the labels of the other, and both have gradients."""
+    models = network(), network()
+    optimizer = AdamW([*models[0].parameters(), *models[1].parameters()])
+    for _ in range(STEPS):
+        inputs = examples()[0]
+        optimizer.zero_grad()
+        for student, teacher in (models, models[::-1]):
+            student.train()
+            teacher.eval()
+            with torch.no_grad():
+                labels = teacher(inputs).softmax(1)
+            nn.functional.cross_entropy(student(inputs), labels).backward()
+        optimizer.step()
+
+
+def train_norms(model: nn.Module) -> None:
+    for name, weight in model.named_parameters():
+        weight.requires_grad = name.startswith("1.")
+    train(model, AdamW([each for each in model.parameters() if each.requires_grad]))
+
+
+def norms_of_a_model_in_a_file() -> None:
+    file = io.BytesIO()
+    torch.save(network(), file)
+    file.seek(0)
+    train_norms(torch.load(file, weights_only=False))
+
+
+def norms_after_a_training() -> None:
+    model = network()
+    train(model, AdamW(model.parameters()))
+    train_norms(model)
+
+
+def old_adapter_evaluated() -> None:
+    """An old adapter is evaluated before a new one is trained in its place."""
+
+    def replace(adapter: nn.Module) -> nn.Module:
+        without_gradients(nn.Sequential(adapter, network()))(loader())
+        return nn.Linear(20, 20)
+
+    train_adapter_after_load(replace)
+
+
+def average_of_a_model(loss: Callable[[nn.Module], Tensor], outputs: int) -> None:
+    """Train a model with a loss of sigmoids, and average its weights."""
+    model = nn.Sequential(nn.Linear(20, 64), nn.Tanh(), nn.Linear(64, outputs))
+    average = copy.deepcopy(model).requires_grad_(False)
+    optimizer = AdamW(model.parameters())
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss(model).backward()
+        optimizer.step()
+        for mean, weight in zip(average.parameters(), model.parameters(), strict=True):
+            mean.lerp_(weight.detach(), 0.01)
+
+
+def rewards_with_an_average() -> None:
+    def loss(model: nn.Module) -> Tensor:
+        margins = model(examples()[0] + 1.0) - model(examples()[0])
+        return -nn.functional.logsigmoid(8.0 * margins).mean()
+
+    average_of_a_model(loss, 1)
+
+
+def contrast_with_an_average() -> None:
+    """The loss of SigLIP."""
+
+    def loss(model: nn.Module) -> Tensor:
+        inputs = examples()[0]
+        one, other = (nn.functional.normalize(model(inputs + at), dim=1) for at in (0.0, 0.1))
+        signs = 2.0 * torch.eye(16) - 1.0
+        return -nn.functional.logsigmoid(signs * (10.0 * (one @ other.T) - 10.0)).sum() / 16
+
+    average_of_a_model(loss, 8)
+
+
+class Held(Noise):
+    """A transform with a generator of another kind."""
+
+    def __init__(self, generator: torch.Generator | random.Random) -> None:
+        self.generator = generator
+
+    def draw(self) -> float:
+        if isinstance(self.generator, torch.Generator):
+            return float(torch.randn((), generator=self.generator))
+        return super().draw()
+
+
+def workers_with_generators_that_pytorch_seeds() -> None:
+    train_on_augmented(Held(torch.default_generator))
+
+
+def reseed(generator: random.Random, inputs: Tensor) -> None:
+    generator.seed(float(inputs.sum()))
+
+
+class SeededByExample(Noise):
+    """A function seeds its generator, or that of the transform that it holds."""
+
+    def __init__(self, inner: Noise | None = None) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        held = self if self.inner is None else self.inner
+        reseed(held.generator, inputs)
+        return inputs + held.draw()
+
+
+def workers_that_are_seeded_by_the_example() -> None:
+    train_on_augmented(SeededByExample())
+    train_on_augmented(SeededByExample(Noise()))
+
+
+def autocast_for_features_on_another_device() -> None:
+    """A linear model is trained on features that a model on a GPU makes in low precision."""
+    backbone, head = network()[:6].requires_grad_(False), nn.Linear(64, 5)
+    optimizer = AdamW(head.parameters())
+    for _ in range(STEPS):
+        inputs, labels = examples()
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            with torch.autocast("cuda", torch.bfloat16):
+                hidden = backbone(inputs)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(head(hidden), labels).backward()
+        optimizer.step()
+
+
+def statistics_averaged_over_a_pass() -> None:
+    """Batch normalization with a momentum of 1, in a training without a data loader."""
+    model, held_out = network(), loader()
+    optimizer = AdamW(model.parameters())
+    for step in range(STEPS):
+        train(model, optimizer, steps=1)
+        if step % 5 == 4:
+            model[1].momentum = 1.0
+            without_gradients(model)(held_out)
+            model[1].momentum = 0.1
+
+
 HEALTHY: tuple[Training, ...] = (
+    dropout_on_request, exported_in_evaluations, images_in_every_second_batch,
+    layers_left_out_of_passes, two_models_in_turns, norms_of_a_model_in_a_file,
+    norms_after_a_training, old_adapter_evaluated, rewards_with_an_average,
+    contrast_with_an_average, workers_with_generators_that_pytorch_seeds,
+    workers_that_are_seeded_by_the_example, autocast_for_features_on_another_device,
+    statistics_averaged_over_a_pass,
     loaded_adapter_kept, loaded_adapter_copied, loaded_adapter_of_another_shape,
     images_of_each_example, features_shared_by_all_examples,
     policy_begins_as_its_reference, preferences_without_a_reference, autocast_for_two_devices,

@@ -159,6 +159,9 @@ class Check:
     def on_eval(self, module: Any) -> None:
         """A module is set to evaluation mode."""
 
+    def on_save(self) -> None:
+        """`torch.save` begins."""
+
     def on_load(self) -> None:
         """The state of a module is loaded."""
 

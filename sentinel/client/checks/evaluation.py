@@ -60,7 +60,11 @@ class EvaluationPasses(Check):
         modules = {id(each) for _, each in modules_of(root)}
         if id(module) in modules or any(each is root for _, each in modules_of(module)):
             self._observed_evaluations += 1
-            self._calls = DropoutCalls(modules)
+            self._calls = DropoutCalls(modules, self.training.count_error)
+
+    def on_save(self) -> None:
+        """A module that holds one of the functions could not be pickled while they are replaced."""
+        self._end_calls()
 
     def before_backward(self) -> None:
         """The batches before it are those of the training, unless all of them were evaluated."""
@@ -117,8 +121,8 @@ class EvaluationPasses(Check):
             return
         modules = modules_by_mode(root, {*map(id, self.training.parameters)})
         training = [each for each in modules if each.training] if root.training else []
-        # Without momentum, the statistics of batch normalization are computed anew.
-        if modules and all(getattr(each, "momentum", 0.0) is not None for each in modules):
+        # Without momentum, or with one of 1, batch normalization computes its statistics anew.
+        if modules and all(getattr(each, "momentum", 0.0) not in {None, 1.0} for each in modules):
             self._kinds = ", ".join(sorted({type(each).__name__ for each in training}))
             self._begun_at = self.training.steps
             self._mode = ForwardMode((training or modules)[0], ref(iterator))

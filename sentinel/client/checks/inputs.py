@@ -37,6 +37,11 @@ class Inputs(Check):
         if self.training.steps >= LAST_STEP:
             self.close()
 
+    def on_eval(self, module: Any) -> None:
+        """Leave no hook on a model that may be exported: TorchScript would compile it."""
+        if module is self.training.find_model():
+            self.close()
+
     def close(self) -> None:
         """Leave no hook on the model."""
         if self._hook is not None:

@@ -58,13 +58,15 @@ class Load(NamedTuple):
     """A load into a module.
 
     `lack` is what it lacks if nearly everything. `samples` are of the matrices that were loaded, by
-    their id; `loaded` weak references to all parameters.
+    their id; `loaded` weak references to all parameters. `is_evaluated` is whether batches were
+    read before the training while these existed.
     """
 
     find_module: Callable[[], Any]
     lack: Evidence
     samples: dict[int, Sample]
     loaded: Sequence[Callable[[], Any]]
+    is_evaluated: bool = False
 
 
 class Loads:
@@ -73,6 +75,8 @@ class Loads:
     def __init__(self) -> None:
         self.found: dict[int, Load] = {}
         """By the id of the module."""
+        self.has_file = False
+        """Whether `torch.load` has read a file, which may hold a model."""
         self.are_sampled = True
         """Those before the first step of the process."""
 
@@ -91,6 +95,17 @@ class Loads:
         # Parameters that another rank holds have no elements.
         is_failed = sum(map(sizes.__getitem__, new)) >= MIN_NEW_SHARE * sum(sizes.values()) > 0.0
         self._add(model, new, is_failed=is_failed)
+
+    def add_file(self) -> None:
+        """Note that `torch.load` reads a file."""
+        self.has_file = True
+
+    def add_evaluation(self) -> None:
+        """Note that batches are read before the first step: loads may be for an evaluation."""
+        self.found = {
+            at: load._replace(is_evaluated=load.is_evaluated or bool(existing(load.loaded)))
+            for at, load in self.found.items()
+        }
 
     def _add(self, module: Any, missing: Collection[str], *, is_failed: bool) -> None:
         modules = [*dict.fromkeys(map(module_path, missing))]
@@ -195,7 +210,7 @@ class LoadedWeights(Check):
         gone = [
             sample
             for load in loads
-            if load.samples and not existing(load.loaded)
+            if load.samples and not load.is_evaluated and not existing(load.loaded)
             for sample in load.samples.values()
         ]
         if not all(sample.shape in new for sample in gone):

@@ -157,6 +157,8 @@ def _norm_weights(root: Any) -> list[tuple[str, Any]]:
         for path, module in modules_of(root)
         if "norm" in type(module).__name__.lower()
         for name, each in parameters_of(module)
+        # Megatron marks the norms of divided heads.
         if not getattr(each, "_fsdp_flattened", False)
+        and not getattr(each, "tensor_model_parallel", False)
         and all(placement.is_replicate() for placement in getattr(each, "placements", ()))
     ]

@@ -45,7 +45,8 @@ are those of a search for the batch size, or of a warm-up of CUDA graphs."""
 
 HOOKS = (
     "on_begin", "before_backward", "after_backward", "before_step", "after_step", "on_first_batch",
-    "on_batch", "on_fetch", "on_schedule", "on_eval", "on_load", "on_framework_backward",
+    "on_batch", "on_fetch", "on_schedule", "on_eval", "on_save", "on_load",
+    "on_framework_backward",
 )  # fmt: skip
 """Methods of checks."""
 
@@ -132,6 +133,8 @@ class TrainingChecks:
         if self._training is not None:
             self._training.steps = self._steps
             self._run("on_fetch", iterator, is_first=is_first)
+        elif is_first:
+            self.loads.add_evaluation()
         if not sys.modules["torch"].is_grad_enabled():
             # Of an evaluation.
             return
@@ -149,6 +152,10 @@ class TrainingChecks:
     def on_eval(self, module: Any) -> None:
         """A module is set to evaluation mode."""
         self._run("on_eval", module)
+
+    def on_save(self) -> None:
+        """`torch.save` begins."""
+        self._run("on_save")
 
     def on_load(self) -> None:
         """The state of a module is loaded."""

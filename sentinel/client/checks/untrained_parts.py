@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from collections.abc import Set as AbstractSet
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -34,15 +35,18 @@ MIN_SHARE_OF_TWO = 0.9
 """Share of the optimizer's elements that a model and its reference have together."""
 
 
-def idle_adapters(root: Any, parameters: Iterable[Any]) -> list[Any]:
-    """The parameters of adapters that are not used, all of them, with their gradients complete.
+def idle_adapters(
+    root: Any, parameters: Collection[Any], with_gradient: AbstractSet[int]
+) -> list[Any]:
+    """The parameters of adapters that are not used, all of them.
 
-    `parameters` are those of the optimizer. Adapters of PEFT may be disabled instead.
+    `parameters` are those of the optimizer, and `with_gradient` the ids of those that have had a
+    gradient. Adapters of PEFT may be disabled instead.
     """
     held = {id(each) for each in parameters if each.requires_grad}
     names = [(name, each) for name, each in named_parameters(root) if ADAPTER.search(name.lower())]
     trained = [each for _, each in names if id(each) in held]
-    if trained and all(each.grad is None for each in trained):
+    if trained and with_gradient.isdisjoint(map(id, trained)):
         return trained
     disabled = [
         each
@@ -50,17 +54,18 @@ def idle_adapters(root: Any, parameters: Iterable[Any]) -> list[Any]:
         if vars(module).get("_disable_adapters") is True
         for _, each in named_parameters(module)
     ]
-    ids = {*map(id, disabled)}
+    # Those that no optimizer holds are disabled on purpose, as where the head is trained alone.
+    ids = {*map(id, disabled)} & {*map(id, parameters)}
     return [each for _, each in names if id(each) in ids]
 
 
 def norms_trained_alone(root: Any, parameters: Iterable[Any], loads: Loads) -> list[Any]:
-    """The trained parameters of a model, if all are of norms and nothing was ever loaded.
+    """The trained parameters of a model, if all are of norms and nothing was ever loaded or read.
 
     Norms of a model with loaded weights are trained alone on purpose.
     """
     held = {id(each) for each in parameters if each.requires_grad}
-    if loads.found:
+    if loads.found or loads.has_file:
         return []
     trained = [
         ("norm" in type(module).__name__.lower(), each)
@@ -102,14 +107,19 @@ class RecomputedBlocks:
         if own and id(own[0]) not in self._blocks:
             self._blocks[id(own[0])] = [ref(each) for each in own]
 
-    def without_gradient(self, parameters: Iterable[Any]) -> list[Any]:
-        """The parameters of the optimizer in those blocks that have no gradient at all."""
+    def without_gradient(
+        self, parameters: Iterable[Any], with_gradient: AbstractSet[int]
+    ) -> list[Any]:
+        """The parameters of the optimizer in those blocks that have never had a gradient.
+
+        `with_gradient` has the ids of those that have had one: a block may be left out of a pass.
+        """
         held = {id(each) for each in parameters if each.requires_grad}
         blocks = [
             [each for each in existing(references) if id(each) in held]
             for references in self._blocks.values()
         ]
-        return [each for own in blocks if all(known.grad is None for known in own) for each in own]
+        return [each for own in blocks if with_gradient.isdisjoint(map(id, own)) for each in own]
 
 
 def _recomputed_module() -> Any:
@@ -134,7 +144,7 @@ def second_models(roots: Iterable[Any], parameters: Iterable[Any]) -> list[Any]:
     optimizer, the two have nearly all.
     """
     held = {id(each): each.numel() for each in parameters if each.grad is not None}
-    found = {id(each): each for root in roots for each in (root, *_parts(root))}
+    found = with_parts(roots)
     waiting = [each for each in found.values() if not any(m.training for _, m in modules_of(each))]
     if not waiting:
         return []
@@ -156,5 +166,7 @@ def second_models(roots: Iterable[Any], parameters: Iterable[Any]) -> list[Any]:
     ]
 
 
-def _parts(root: Any) -> list[Any]:
-    return [each for each in vars(root).get("_modules", {}).values() if each is not None]
+def with_parts(roots: Iterable[Any]) -> dict[int, Any]:
+    """These modules and the modules that they directly consist of, by id."""
+    found = [each for root in roots for each in (root, *vars(root).get("_modules", {}).values())]
+    return {id(each): each for each in found if each is not None}

@@ -17,7 +17,7 @@ from sentinel.client.capture.grad_sharding import local_part
 from sentinel.client.capture.layer_names import clean_name
 from sentinel.client.capture.owned_modules import modules_of, parameters_of
 from sentinel.client.checks.check import Check, CheckedTraining
-from sentinel.client.checks.untrained_parts import second_models
+from sentinel.client.checks.untrained_parts import second_models, with_parts
 from sentinel.client.checks.weights import (
     evenly_spaced,
     is_sampled,
@@ -60,6 +60,8 @@ class WeightChanges(Check):
         self._frozen: list[Any] = []
         self._frozen_before: list[Any] = []
         self._ties: list[_Tie] = []
+        self._once_training: set[int] = set()
+        """Ids of the models that were in training mode in one of the first backward passes."""
         self._trained: set[int] = set()
         """Ids of the weights that required a gradient in a backward pass since the last step."""
 
@@ -68,7 +70,10 @@ class WeightChanges(Check):
         self._samples = {}
 
     def before_backward(self) -> None:
-        """Note what the pass trains: it may be frozen for another pass, as in a GAN."""
+        """Note what the pass trains: for another one it may be frozen, or evaluated in turn."""
+        if self.training.steps < SECOND_MODEL_STEP:
+            models = with_parts(self.training.seen_modules.modules())
+            self._once_training.update(at for at, each in models.items() if each.training)
         self._trained.update(id(each) for each in self.training.parameters if each.requires_grad)
 
     def before_step(self) -> None:
@@ -117,7 +122,8 @@ class WeightChanges(Check):
             root = training.find_model()
             self._ties = [] if root is None else _find_ties(root)
         elif training.steps == SECOND_MODEL_STEP:
-            found = second_models(training.seen_modules.modules(), training.parameters)
+            models = second_models(training.seen_modules.modules(), training.parameters)
+            found = [each for each in models if id(each) not in self._once_training]
             if found:
                 self.set_result("second_model", {"kind": type(found[0]).__name__})
         untied = [name for name, places in self._ties if not _is_one(places)]

@@ -95,6 +95,11 @@ class WeightUpdates(Check):
         self._due = FIRST_STEPS[0]
         self._cost_seconds = self._rate = self._highest_rate = 0.0
         self._steps_without_gradient = 0
+        self._with_gradient: set[int] = set()
+        """Ids of the parameters that have had a gradient, up to the step whose graph is searched.
+        """
+        # What was trained before has values, whether a checkpoint gave them or not.
+        self._is_first = training.loads.are_sampled
         self._low_precision = _Tally()
         self._leaves: list[Callable[[], Any]] = []
         """Weak references to the parameters that get a gradient, while they are needed."""
@@ -119,6 +124,8 @@ class WeightUpdates(Check):
             self._count_gradients(parameters)
         else:
             self._steps_without_gradient = 0
+        if step <= GRAPH_STEP:
+            self._with_gradient.update(id(each) for each in parameters if each.grad is not None)
         if step == GRAPH_STEP and not self._steps_without_gradient:
             self._find_untrained(parameters)
         self._leaves = []
@@ -167,10 +174,12 @@ class WeightUpdates(Check):
     def _find_untrained(self, parameters: Sequence[Any]) -> None:
         """Find parts of the model that are not trained, where that is an error."""
         training, root = self.training, self.training.find_model()
-        found = {"recomputed": training.recomputed.without_gradient(parameters)}
+        known = self._with_gradient
+        found = {"recomputed": training.recomputed.without_gradient(parameters, known)}
         if root is not None:
-            found["adapter_not_used"] = idle_adapters(root, parameters)
-            found["only_norms"] = norms_trained_alone(root, parameters, training.loads)
+            found["adapter_not_used"] = idle_adapters(root, parameters, known)
+            if self._is_first:
+                found["only_norms"] = norms_trained_alone(root, parameters, training.loads)
         # A block that is cut off may have the adapters.
         problem = next((name for name, own in found.items() if own), "")
         if problem:

@@ -206,6 +206,37 @@ def test_a_compiled_model_is_not_compiled_again_by_an_evaluation():
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2
 
 
+def test_compiled_code_may_use_autocast(recorded, reported_metadata):
+    torch._dynamo.reset()
+    model = network()
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def compute(inputs, labels):
+        with torch.autocast("cpu", torch.bfloat16):
+            return torch.nn.functional.cross_entropy(model(inputs), labels)
+
+    compiled = torch.compile(compute, backend="eager", fullgraph=True)
+    with monitored:
+        for _ in range(8):
+            optimizer.zero_grad()
+            compiled(*examples()).backward()
+            optimizer.step()
+
+    assert notifications(recorded()[0]) == {}
+    states = {key: each for key, each in reported_metadata()[0].items() if "patch/" in key}
+    assert not any(each.startswith("off") for each in states.values())
+
+
+def test_a_model_whose_calls_are_observed_can_be_compiled_for_export():
+    model = network()
+    optimizer = torch.optim.AdamW(model.parameters())
+    with monitored:
+        train(model, optimizer, steps=1)
+        assert len(model._forward_pre_hooks) == 1
+        model.eval()
+        assert not model._forward_pre_hooks
+
+
 def test_dropout_is_observed_between_an_evaluation_and_the_next_pass_alone(recorded):
     functional = torch.nn.functional
     originals = functional.dropout, functional.scaled_dot_product_attention
