@@ -79,8 +79,9 @@ class FunctionalDropout(nn.Module):
         self.has_mode = has_mode
 
     def forward(self, inputs: Tensor) -> Tensor:
-        is_active = self.training if self.has_mode else True
-        return self.last(functional.dropout(self.first(inputs).relu(), 0.2, is_active))
+        hidden = self.first(inputs).relu()
+        mode = {"training": self.training} if self.has_mode else {}
+        return self.last(functional.dropout(hidden, 0.2, **mode))
 
 
 @case(GITHUB + "rixwew/pytorch-fm/issues/21", "evaluation_in_training_mode", begins=9)

@@ -2038,7 +2038,7 @@ def loaded_adapter_of_another_shape() -> None:
 
 
 class SampledOnRequest(FunctionalDropout):
-    """Its dropout is active in each mode while that is asked for."""
+    """Its dropout is active in each mode, always or while it samples."""
 
     samples = True
 

@@ -50,7 +50,7 @@ class CheckedTraining:
     recomputed: RecomputedBlocks
     """Those of the process too."""
     autocast_devices: Collection[str] = ()
-    """The types of devices for which the process asks for autocast."""
+    """The types of devices for which the process uses autocast."""
     first_preference_loss: Any = None
     """The loss of the first backward pass of the process, if it is one of preferences."""
     is_resumed: bool = False
