@@ -49,16 +49,18 @@ class _Line(NamedTuple):
 def can_read(path: Path, head: bytes) -> bool:
     """Whether the first line that is not blank is a JSON object, or the start of a long one.
 
-    If it is damaged, as where the start of a log was cut off, the next one counts. An object with
-    `log_history` is a trainer state and not a line of a log; one with a message and no metric is a
-    line of console output.
+    If it is the end of one, as where the start of a log was cut off, the next one counts. An object
+    with `log_history` is a trainer state and not a line of a log; one with a message and no metric
+    is a line of console output.
     """
     if path.is_dir() or VERL_LINE.match(head) or json_columns.can_read(path, head):
         return False
     lines = head.lstrip().split(b"\n", 2)
     if len(lines) == 1 and len(head) > LONG_HEAD_BYTES:
         return lines[0].startswith(b"{") and b'"log_history"' not in lines[0]
-    first = next(filter(None, map(_parse_object, lines[:2])), None)
+    first = _parse_object(lines[0])
+    if first is None and lines[0].rstrip().endswith(b"}") and len(lines) > 1:
+        first = _parse_object(lines[1])
     return first is not None and "log_history" not in first and message_text(first) is None
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from support.console_logs import CONSOLE_LOGS
 
 from sentinel.model.record import Event
+from sentinel.readers import console
 from sentinel.readers.console import MAX_KINDS, MAX_TABLE_ROWS, ConsoleParser
 from sentinel.readers.console_line import parse_console_line
 from sentinel.readers.format_detection import find_reader, open_log
@@ -341,3 +342,13 @@ def test_a_number_of_steps_in_a_line_of_its_own_counts_them_if_it_grows():
         (2000, 0.2), (3000, 0.3), (4000, 0.4)
     ]  # fmt: skip
     assert not any("step" in row for row in rows(planned))
+
+
+def test_settings_in_json_do_not_hide_the_lines_below_them(tmp_path):
+    path = tmp_path / "train.log"
+    lines = [f"step {at} loss {1 / at:.4f}" for at in range(1, 20)]
+    path.write_text("\n".join(["starting the run", '{"lr": 0.1, "model": "small"}', *lines]))
+
+    module = find_reader(path)[0]
+    assert module is console
+    assert len(list(module.read(path))) >= len(lines) - 1
