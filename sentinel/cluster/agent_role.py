@@ -208,6 +208,7 @@ class AgentRole:
             self._configured_head,
             self._token,
             self._all_interfaces,
+            self.clock,
         )
 
     def _decide(self, identity: Identity) -> None:
@@ -278,30 +279,18 @@ class AgentRole:
         server = self.redirect_server or self._factory.server(identity, self._advertised_host)
         self.redirect_server = None
         server.redirect_to = ""
-        from sentinel.cluster.head import Head  # noqa: PLC0415 - as above
-
-        self.head = Head(
-            self.run, identity.host, self.connection, server, self.counters, self.clock
-        )
+        self.head = self._factory.head(identity, self.connection, server)
         self.head.start_at_attempt(identity.attempt)
         server.start()
 
     def _become_follower(self, identity: Identity) -> None:
-        from sentinel.cluster.follower import Follower  # noqa: PLC0415 - as above
-        from sentinel.cluster.spool import MAX_SPOOL_BYTES, Spool  # noqa: PLC0415 - as above
-
-        max_bytes = int(min(MAX_SPOOL_BYTES, self._max_spool_bytes))
-        spool = Spool(self.connection, self.counters, max_bytes)
-        client = self._factory.client(identity, spool_id=spool.spool_id)
-        self.follower = Follower(self.run, spool, client, self.clock)
-        client.start()
+        self.follower = self._factory.follower(identity, self.connection, self._max_spool_bytes)
+        self.follower.client.start()
 
     def _fail_over(self, identity: Identity, follower: Follower) -> None:
         """Evaluate from now on, beginning with what the head has not acknowledged."""
-        from sentinel.cluster.failover import Failover  # noqa: PLC0415 - as above
-
         follower.client.request_stop()
-        self.follower, self.failover = None, Failover(self.run, follower.spool)
+        self.follower, self.failover = None, self._factory.failover(follower)
         if _hosts_rank_zero(identity):
             self._become_head(identity)
 

@@ -30,6 +30,22 @@ Dispatcher(Path("unused.db"), build_sinks(load_settings({"sinks": sinks})), Coun
 print(*sys.modules, file=sys.stderr)
 """
 
+FOLLOWER = """
+import sys
+from pathlib import Path
+from sentinel.cluster.agent_role import AgentRole
+from sentinel.model.counters import Counters
+from sentinel.store.database import connect
+from sentinel.transport.identity import Identity
+from sentinel.transport.rendezvous import Rendezvous
+identity = Identity("r", 0, 2, 0, 4, 2, "b", Rendezvous("127.0.0.1", "29500", "job", 1))
+role = AgentRole("r", connect(Path("r.db")), Counters(), lambda: identity)
+role.exchange([])
+role.stop()
+assert role.role == "follower"
+print(*sys.modules, file=sys.stderr)
+"""
+
 SERVE = """
 import os, sys
 os.environ["SENTINEL_HOME"] = "home"
@@ -127,6 +143,13 @@ def test_an_agent_imports_no_server_until_a_connection_and_no_sink_but_its_own(t
     assert (without | with_sink) & unused == set()
     sinks = {name for name in with_sink - without if name.startswith("sentinel.sinks.")}
     assert {name for name in sinks if "._" not in name} == {"sentinel.sinks.webhook"}
+
+
+def test_a_follower_has_imported_what_it_needs_when_it_takes_over(tmp_path):
+    """It may take over when another version is installed."""
+    parts = {"sentinel.cluster.failover", "sentinel.cluster.head", "sentinel.cluster.server"}
+
+    assert imported(tmp_path, FOLLOWER) & parts == parts
 
 
 def test_the_server_of_a_home_imports_neither_an_agent_nor_the_readers_of_logs(tmp_path):
