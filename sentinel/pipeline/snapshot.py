@@ -83,7 +83,10 @@ def _encode_items(items: Iterable[Any], where: str) -> list[Any]:
 
 def _encode_object(value: Any, where: str) -> Any:
     kind: Any = type(value)
-    is_restorable = hasattr(value, "__dict__") or hasattr(kind, "__slots__")
+    # Of a named tuple, or another container of a class of its own, the items would be lost.
+    is_restorable = not isinstance(value, (list, tuple, set, frozenset)) and (
+        hasattr(value, "__dict__") or hasattr(kind, "__slots__")
+    )
     if kind.__module__ == "builtins" or not is_restorable:
         message = f"{where} holds a {kind.__name__}, which cannot be stored: use plain values."
         raise SnapshotError(message)

@@ -7,6 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from math import inf, isnan, nan
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import pytest
 
@@ -30,6 +31,15 @@ class Stateful:
 @dataclass(frozen=True, slots=True)
 class Slotted:
     text: str = "stored"
+
+
+class Pair(NamedTuple):
+    step: int
+    loss: float
+
+
+class Steps(list[int]):
+    """A list of a class of its own."""
 
 
 @pytest.mark.parametrize(
@@ -113,6 +123,12 @@ def test_the_error_names_the_attribute_that_cannot_be_stored():
 
     with pytest.raises(SnapshotError, match=r"state\.file"):
         serialize(stateful)
+
+
+@pytest.mark.parametrize("value", [Pair(1, 2.0), Steps([1, 2])], ids=repr)
+def test_a_container_whose_items_would_be_lost_is_refused(value):
+    with pytest.raises(SnapshotError, match=rf"state\[\] holds a {type(value).__name__}, which"):
+        serialize([value])
 
 
 def test_statistics_have_no_dict_that_a_snapshot_would_make_slow():
