@@ -443,7 +443,7 @@ class Agent:
         )
 
     def _make_site(self, reader: RunReader, database_path: Path) -> AgentSite:
-        """What the server serves."""
+        """The page and the metrics of the run, for the server."""
         # With the server, at the first connection.
         from sentinel.web.agent_site import AgentSite  # noqa: PLC0415
         from sentinel.web.run_routes import RunView  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""What answers the requests of a web server: its routes, and uvicorn with our limits."""
+"""Routes of a web server, and uvicorn with our limits, which answers their requests."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Site(Protocol):
 
 
 def make_server(server: WebServer) -> HttpServer:
-    """What serves the site of `server` on its socket."""
+    """The uvicorn server of the site of `server`, for its socket."""
     site = server.make_site()
     config = _uvicorn_config(_build_app(server, site))
     return HttpServer(config, server.web_config_reader, site.close)

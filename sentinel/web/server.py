@@ -1,7 +1,7 @@
 """Listens for the requests of a site, of an agent or of `sentinel serve`, in a thread of its own.
 
-What answers them takes as long to import as the rest of a short command: it is imported at the
-first connection, or a few seconds after the start.
+The HTTP server takes as long to import as the rest of a short command: it is imported at the first
+connection, or a few seconds after the start.
 """
 
 from __future__ import annotations
@@ -102,10 +102,15 @@ class WebServer:
                 selector.select(IMPORT_AFTER_SECONDS)
             if self._is_stopped.is_set():
                 return
-            # Many runs end before anybody connects.
-            from sentinel.web.http_server import make_server  # noqa: PLC0415
+            try:
+                # Many runs end without a connection.
+                from sentinel.web.http_server import make_server  # noqa: PLC0415
 
-            self._server = make_server(self)
+                self._server = make_server(self)
+            except Exception:
+                # Such as an installation that is being replaced. The run is monitored all the same.
+                log.exception("No page and no metrics are served: the server cannot start")
+                return
             if not self._is_stopped.is_set():
                 self._server.run([listening])
 

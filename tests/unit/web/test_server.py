@@ -5,9 +5,9 @@ import re
 import socket
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from math import inf, nan
-from threading import Event
+from threading import Event, Timer
 
 import pytest
 import requests
@@ -282,7 +282,7 @@ def test_a_stopped_server_closes_its_port(serve, get):
     until(lambda: is_refused(port), TIMEOUT_SECONDS, "the port is free")
 
 
-def test_nothing_is_imported_for_a_server_to_which_nobody_connects():
+def test_a_server_without_a_connection_imports_nothing():
     script = """
 import sys
 from sentinel.web.server import WebServer
@@ -306,6 +306,53 @@ def test_the_site_is_made_without_a_connection_after_some_time(monkeypatch):
 
     assert made.wait(TIMEOUT_SECONDS)
     server.stop()
+
+
+def test_connections_that_are_opened_before_the_server_is_there_are_answered():
+    may_start = Event()
+    server = WebServer(lambda: may_start.wait(TIMEOUT_SECONDS) and make_site())
+    address = "127.0.0.1", server.start()
+    with ExitStack() as stack:
+        clients = [stack.enter_context(socket.create_connection(address)) for _ in range(20)]
+        for client in clients:
+            client.sendall(b"GET /-/healthy HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
+        may_start.set()
+        for client in clients:
+            client.settimeout(TIMEOUT_SECONDS)
+            assert client.recv(64).startswith(b"HTTP/1.1 200 OK")
+    server.stop()
+
+
+def test_a_server_that_is_stopped_while_it_starts_closes_its_port():
+    is_starting, may_start = Event(), Event()
+
+    def site():
+        is_starting.set()
+        may_start.wait(TIMEOUT_SECONDS)
+        return make_site()
+
+    server = WebServer(site)
+    port = server.start()
+    with socket.create_connection(("127.0.0.1", port)):
+        assert is_starting.wait(TIMEOUT_SECONDS)
+        Timer(0.1, may_start.set).start()
+        server.stop()
+
+    until(lambda: is_refused(port), TIMEOUT_SECONDS, "the port is free")
+
+
+def test_a_server_that_cannot_start_closes_its_port_and_logs_why(caplog):
+    server = WebServer(lambda: 1 / 0)
+    port = server.start()
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        client.settimeout(TIMEOUT_SECONDS)
+        with suppress(ConnectionResetError):
+            assert client.recv(1) == b""
+    until(lambda: is_refused(port), TIMEOUT_SECONDS, "the port is free")
+    server.stop()
+
+    assert "the server cannot start" in caplog.text
+    assert "ZeroDivisionError" in caplog.text
 
 
 def is_refused(port):
