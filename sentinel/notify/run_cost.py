@@ -1,4 +1,4 @@
-"""What a critical case has cost so far: GPU hours since its onset."""
+"""GPU hours that a run has used since the onset of a critical case."""
 
 from __future__ import annotations
 

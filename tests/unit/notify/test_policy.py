@@ -401,7 +401,8 @@ def test_a_refused_command_is_noted_with_its_reason(fixture):
 
 def add_run(fixture, gpu="NVIDIA H200"):
     """Ten steps of 60 s up to step 100, on 64 ranks."""
-    start = make_result(Event.START, 0, values={"world_size": 64.0}, attributes={"gpu": gpu})
+    attributes = {"gpu": gpu} if gpu else {}
+    start = make_result(Event.START, 0, values={"world_size": 64.0}, attributes=attributes)
     steps = [step_result(step, loss=1.0) for step in range(91, 101)]
     history = History(fixture.user_connection)
     for each in (start, *steps):
@@ -422,12 +423,15 @@ def test_a_critical_case_states_the_gpu_hours_since_its_onset(fixture):
 
 @pytest.mark.parametrize(
     ("incident", "gpu"),
-    [(WARNING, "NVIDIA H200"), (CRITICAL, ""), (replace(CRITICAL, onset_step=100), "NVIDIA H200")],
+    [
+        (replace(WARNING, onset_step=95), "NVIDIA H200"),
+        (replace(CRITICAL, onset_step=95), ""),
+        (replace(CRITICAL, onset_step=100), "NVIDIA H200"),
+    ],
     ids=["a warning", "no GPU", "less than a minute"],
 )
 def test_the_cost_of_other_cases_is_not_stated(fixture, incident, gpu):
-    if gpu:
-        add_run(fixture, gpu)
+    add_run(fixture, gpu)
     fixture.enqueue(NotificationReason.OPENED, incident)
 
     assert fixture.last_notes() == ()
