@@ -102,7 +102,8 @@ class SlurmCluster:
     def lose_node(self, node: str, jobs: Sequence[str]) -> None:
         """Kill the daemon of a node and all processes of jobs on it, and declare the node down."""
         processes = set[psutil.Process]().union(*(self.processes(job, node) for job in jobs))
-        for process in processes:
+        # The daemon of a step would report the end of its processes: the job would have failed.
+        for process in sorted(processes, key=_is_step_daemon, reverse=True):
             with suppress(psutil.Error):
                 process.kill()
         self._daemons.pop(node).close()
@@ -194,7 +195,9 @@ def _daemon(name: str) -> str:
 
 
 def _is_step_daemon(process: psutil.Process) -> bool:
-    return process.name() == "slurmstepd"
+    with suppress(psutil.Error):
+        return process.name() == "slurmstepd"
+    return False
 
 
 def _idle_nodes(cluster: SlurmCluster) -> int:
