@@ -198,7 +198,7 @@ class AgentRole:
 
     @cached_property
     def _factory(self) -> ConnectionFactory:
-        # Most agents are single, and need none of what connects agents.
+        # Most agents are single, and connect to no other one.
         from sentinel.cluster.connection_factory import ConnectionFactory  # noqa: PLC0415
 
         return ConnectionFactory(

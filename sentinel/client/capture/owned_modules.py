@@ -62,6 +62,11 @@ def parameters_of(module: Any) -> list[tuple[str, Any]]:
     return [(name, each) for name, each in own if each is not None]
 
 
+def is_norm(module: Any) -> bool:
+    """Whether a module normalizes its input, by the name of its class."""
+    return "norm" in type(module).__name__.lower()
+
+
 def named_parameters(root: Any) -> list[tuple[str, Any]]:
     """The parameters of a root with their paths, in the order of the model; a shared one again."""
     return [

@@ -56,7 +56,7 @@ class CheckedTraining:
     is_resumed: bool = False
     """Whether an optimizer was given a state before the first step of the process."""
     frames_before: int = 0
-    """Functions that torch.compile had compiled when the run began."""
+    """Graphs that torch.compile had made when the run began."""
     rank: int = 0
     steps: int = 0
     """Steps of the optimizer since it became the primary one, which it does with its first step."""

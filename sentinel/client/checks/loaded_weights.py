@@ -195,8 +195,8 @@ class LoadedWeights(Check):
     def _find_replacements(self) -> list[tuple[Any, Any]]:
         """New trained weights with the shape of loaded ones that are gone, and elements of these.
 
-        Only beside frozen weights that were loaded, as of a model with an adapter, and if nothing
-        is left of what was loaded together.
+        Only beside frozen weights that were loaded, as of a model with an adapter, and if no weight
+        of the same load is left.
         """
         loads = [each for each in self.training.loads.found.values() if not each.lack]
         left = {id(each): each for load in loads for each in existing(load.loaded)}

@@ -22,7 +22,12 @@ from zlib import crc32
 from sentinel.client.capture.device_copy import is_capturing_graph
 from sentinel.client.capture.grad_sharding import local_part
 from sentinel.client.capture.layer_names import clean_name, group_layers
-from sentinel.client.capture.owned_modules import modules_of, named_parameters, parameters_of
+from sentinel.client.capture.owned_modules import (
+    is_norm,
+    modules_of,
+    named_parameters,
+    parameters_of,
+)
 from sentinel.client.checks.check import Check, CheckedTraining
 from sentinel.client.process_group import process_group_size
 from sentinel.model.record import CHECK_KEY, LOSSES_KEY
@@ -155,7 +160,7 @@ def _norm_weights(root: Any) -> list[tuple[str, Any]]:
     return [
         (clean_name(f"{path}.{name}"), local_part(each))
         for path, module in modules_of(root)
-        if "norm" in type(module).__name__.lower()
+        if is_norm(module)
         for name, each in parameters_of(module)
         # Megatron marks the norms of divided heads.
         if not getattr(each, "_fsdp_flattened", False)

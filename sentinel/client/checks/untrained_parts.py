@@ -17,6 +17,7 @@ from weakref import ref
 
 from sentinel.client.capture.owned_modules import (
     existing,
+    is_norm,
     modules_of,
     named_parameters,
     parameters_of,
@@ -68,13 +69,13 @@ def norms_trained_alone(root: Any, parameters: Iterable[Any], loads: Loads) -> l
     if loads.found or loads.has_file:
         return []
     trained = [
-        ("norm" in type(module).__name__.lower(), each)
+        (is_norm(module), each)
         for _, module in modules_of(root)
         for _, each in parameters_of(module)
         if id(each) in held
     ]
     is_frozen = any(each.dim() > 1 and not each.requires_grad for _, each in named_parameters(root))
-    has_all = len(trained) == len(held) and all(is_norm for is_norm, _ in trained)
+    has_all = len(trained) == len(held) and all(is_of_norm for is_of_norm, _ in trained)
     return [each for _, each in trained] if has_all and is_frozen else []
 
 

@@ -44,7 +44,7 @@ def copied_generator(iterator: Any) -> str:
 
 
 def _find(owner: Any, depth: int, seen: set[int]) -> Iterator[str]:
-    """The names of generators that the code of an object, or of what it holds, draws from.
+    """The names of generators from which an object, or one that it holds, draws numbers.
 
     `seen` has the ids of the objects that were looked at.
     """
