@@ -1,12 +1,15 @@
-"""Plans the commands of critical cases and of requests on the ranks of this node, once for each.
+"""Plans the commands of critical cases and of requests, once for each.
 
-It also publishes on their command page how many incidents are firing.
+It also publishes on the command page of its ranks how many incidents are firing.
 
 A command is stored in the transaction that stores its cause, and written to the command page after
 the commit. After a restart the agent writes a stored command that it had not written, if the step
 is still ahead; it never plans a second command for a case. A request of before its start is too
 old. A command that is under way is never replaced, because some ranks may have read it: what it
 does not include waits until it is over.
+
+The agent that evaluates a run on several nodes announces the command to the agents of the others,
+which write it to the pages of their ranks. It is due later, since that takes seconds.
 """
 
 from __future__ import annotations
@@ -45,8 +48,9 @@ It overrides the setting.
 TARGET_LEAD_SECONDS = 20.0
 """A command is due this far ahead, within the following bounds."""
 MIN_LEAD_STEPS, MAX_LEAD_STEPS = 3, 10
-MIN_LEAD_SECONDS = 2.0
-"""Lower bound for fast steps; it takes precedence over `MAX_LEAD_STEPS`."""
+MIN_LEAD_SECONDS, MIN_LEAD_SECONDS_OF_NODES = 2.0, 8.0
+"""Lower bounds for fast steps, on one node and on several; they take precedence over
+`MAX_LEAD_STEPS`. A node receives a command with the answer to a message, one each second."""
 
 _MAX_RATE_SAMPLES = 16
 _TRIGGERING_REASONS = (NotificationReason.OPENED, NotificationReason.ESCALATED)
@@ -75,6 +79,8 @@ class StepRate:
 
     def lead_steps(self, header: RingHeader) -> int:
         """Steps from the current one to one that every rank can still prepare for."""
+        is_one_node = header.identity.local_world_size == header.identity.world_size
+        min_seconds = MIN_LEAD_SECONDS if is_one_node else MIN_LEAD_SECONDS_OF_NODES
         (start_time, start_index), (time, index) = self.samples[0], self.samples[-1]
         if len(self.samples) < 2:
             start_time, start_index = header.created_at, 0
@@ -86,7 +92,7 @@ class StepRate:
             return MAX_LEAD_STEPS * stride
         rate = (index - start_index) / (time - start_time)
         steps = min(MAX_LEAD_STEPS, max(MIN_LEAD_STEPS, int(TARGET_LEAD_SECONDS * rate / stride)))
-        return max(steps * stride, ceil(MIN_LEAD_SECONDS * rate))
+        return max(steps * stride, ceil(min_seconds * rate))
 
 
 class ActionPlanner:
@@ -94,8 +100,9 @@ class ActionPlanner:
 
     The actions that the run was started with replace `actions`. A silenced or acknowledged case
     triggers nothing, and neither does one from before `not_before` (epoch seconds): it did already.
-    With `is_shadow` the command of a case is stored, and not sent. `update` runs in the caller's
-    transaction, `poll` outside of one.
+    `command_problem` returns why a command does not reach all ranks of a run on several nodes, as a
+    clause that follows "because"; empty if it does. With `is_shadow` the command of a case is
+    stored, and not sent. `update` runs in the caller's transaction, `poll` outside of one.
     """
 
     def __init__(  # noqa: PLR0913 - a part of the processor
@@ -104,8 +111,9 @@ class ActionPlanner:
         actions: Iterable[str],
         rings: Callable[[], Iterable[RingReader]],
         suppression: Callable[[], Suppression],
-        firing_incidents: Callable[[], int] = int,
         *,
+        firing_incidents: Callable[[], int] = int,
+        command_problem: Callable[[], str] = str,
         not_before: float = 0.0,
         is_shadow: bool = False,
     ) -> None:
@@ -113,7 +121,8 @@ class ActionPlanner:
         self.actions = frozenset(actions)
         self._configured_actions, self._attempt = self.actions, -1
         self._rings, self._suppression = rings, suppression
-        self._firing_incidents, self._not_before = firing_incidents, not_before
+        self._firing_incidents, self._command_problem = firing_incidents, command_problem
+        self._not_before = not_before
         self._is_shadow = is_shadow
         self._published: tuple[int, frozenset[Path]] = (0, frozenset())
         self._step_rate = StepRate()
@@ -121,6 +130,7 @@ class ActionPlanner:
         self._is_unsent = self._latest_command is not None
         self._known_row, self._data_version = commands.newest_row(connection), -1
         self._is_request_waiting = False
+        self._received_number = 0
 
     def update(self, result: Result) -> None:
         """Store a command for each case that became critical, and read the run's own actions."""
@@ -145,6 +155,26 @@ class ActionPlanner:
         if self._is_unsent and self._latest_command is not None:
             self._is_unsent = False
             self._write_command(self._latest_command, readers)
+
+    def announced_command(self) -> Command | None:
+        """The command for the agents of other nodes, until it is over."""
+        latest, readers = self._latest_command, self._active_readers()
+        if latest is None or not readers:
+            return None
+        fastest = _fastest_header(readers)
+        is_under_way = fastest.last_step_index < latest.command.due_step_index
+        is_current = fastest.identity.attempt == latest.attempt
+        return latest.command if is_current and is_under_way else None
+
+    def receive(self, command: Command) -> None:
+        """Write a command that the agent of another node has announced, once."""
+        if command.number == self._received_number:
+            return
+        readers = self._active_readers()
+        if readers:
+            self._received_number = command.number
+            attempt = _fastest_header(readers).identity.attempt
+            self._write_command(PlannedCommand(command, attempt, command.due_step_index), readers)
 
     def _publish_incidents(self, firing: int, readers: list[RingReader]) -> None:
         """Write the number of firing incidents to the command pages, if it is not there."""
@@ -262,8 +292,19 @@ class ActionPlanner:
             raise CommandImpossibleError("no rank of it trains on this node")
         fastest = _fastest_header(readers)
         self._step_rate.update(fastest)
-        _check_reachable(readers, fastest)
+        self._check_reachable(readers, fastest)
         return readers, fastest
+
+    def _check_reachable(self, readers: list[RingReader], fastest: RingHeader) -> None:
+        identity = fastest.identity
+        if identity.world_size != identity.local_world_size and (
+            problem := self._command_problem()
+        ):
+            raise CommandImpossibleError(problem)
+        if len(readers) < identity.local_world_size:
+            raise CommandImpossibleError("not every rank of it is monitored")
+        if fastest.last_step_index < 1:
+            raise CommandImpossibleError("it has not completed a step")
 
     def _write_command(self, planned: PlannedCommand, readers: list[RingReader]) -> None:
         fastest = _fastest_header(readers)
@@ -289,18 +330,6 @@ class ActionPlanner:
             for header, reader in headers
             if header.identity.attempt == newest and header.outcome == "running"
         ]
-
-
-def _check_reachable(readers: list[RingReader], fastest: RingHeader) -> None:
-    identity = fastest.identity
-    if identity.world_size != identity.local_world_size:
-        raise CommandImpossibleError(
-            "its ranks are on several nodes, and commands are limited to one node"
-        )
-    if len(readers) < identity.local_world_size:
-        raise CommandImpossibleError("not every rank of it is monitored")
-    if fastest.last_step_index < 1:
-        raise CommandImpossibleError("it has not completed a step")
 
 
 def _fastest_header(readers: Iterable[RingReader]) -> RingHeader:

@@ -65,6 +65,7 @@ from sentinel.store.storage_monitor import (
     classify,
     reading_storage,
 )
+from sentinel.transport.command_page import Command
 from sentinel.transport.identity import Identity
 from sentinel.transport.paths import SENT_LOG_NAME, SETTLED_NAME, home_dir, ring_dir
 from sentinel.transport.replaced_file import replacing
@@ -285,6 +286,7 @@ class Agent:
             read_node=self.node_metrics.latest,
             live_rings=self.source.live_readers,
             cluster_status=self.cluster_role.status,
+            command_problem=self.cluster_role.command_problem,
             storage=self.storage,
             loop_seconds=self.loop_seconds,
             clock=clock,
@@ -583,7 +585,7 @@ class Agent:
             self._commit(local_records, entries)
             if text := self.processor.pop_coverage_text():
                 self.report_coverage(text)
-        self._publish_report()
+        self._exchange_reports()
         self.cluster_role.after_commit()
         self.turn_limit.update(time.monotonic() - began, is_reached=self.source.has_unread)
         for service in self.services:
@@ -611,12 +613,19 @@ class Agent:
             ]
         return entries + self.cluster_role.exchange(local_records)
 
-    def _publish_report(self) -> None:
-        """Let the other nodes show what the head judges, once a second."""
-        now = self.clock()
+    def _exchange_reports(self) -> None:
+        """Publish what the head judges and commands, once a second, or carry it out here."""
+        now, planner = self.clock(), self.processor.action_planner
         if self.cluster_role.role == "head" and not 0 <= now - self.reported_at < REPORT_SECONDS:
             self.reported_at = now
-            self.cluster_role.publish_report(self.processor.exposition.report())
+            report = self.processor.exposition.report()
+            if command := planner.announced_command():
+                report["command"] = command.to_json()
+            self.cluster_role.publish_report(report)
+        if fields := self.cluster_role.received_report.get("command"):
+            # Another version of sentinel may send something else.
+            with suppress(ValueError, LookupError, TypeError):
+                planner.receive(Command.from_json(fields))
 
     def _copy_outcomes(self) -> None:
         """Copy what sink workers and the page store: another agent must not send it again."""

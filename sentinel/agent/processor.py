@@ -87,6 +87,7 @@ class RunProcessor:
         read_node: Callable[[], NodeMeasurements],
         live_rings: Callable[[], list[RingReader]],
         cluster_status: Callable[[], Mapping[str, Any]] = dict,
+        command_problem: Callable[[], str] = str,
         storage: StorageMonitor | None = None,
         loop_seconds: Callable[[], float] = lambda: 0.0,
         clock: Callable[[], float] = time.time,
@@ -130,9 +131,10 @@ class RunProcessor:
                 settings.actions.on_critical,
                 live_rings,
                 lambda: self.notification_policy.suppression,
-                lambda: sum(
+                firing_incidents=lambda: sum(
                     each.severity is not Severity.INFO for each in self.pipeline.firing_incidents()
                 ),
+                command_problem=command_problem,
                 not_before=reads_again_until,
                 is_shadow=settings.actions.mode == "shadow",
             )

@@ -21,6 +21,11 @@ def process_group_size() -> int | None:
     return None if group is None else int(group.get_world_size())
 
 
+def default_store(group: Any) -> Any:
+    """The store of the process group; `group` is `torch.distributed`. Raises ValueError."""
+    return group.distributed_c10d._get_default_store()  # noqa: SLF001 - no public function
+
+
 def rank_environment(environ: Mapping[str, str]) -> Mapping[str, str]:
     """The environment, with RANK and WORLD_SIZE of the process group where no launcher set them.
 

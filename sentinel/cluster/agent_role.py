@@ -26,6 +26,7 @@ from sentinel.cluster.protocol import MAX_REPORT_BYTES
 from sentinel.model.counters import Counters
 from sentinel.model.incident import Incident
 from sentinel.model.notification import Notification, NotificationReason
+from sentinel.model.number_ranges import ranges_text
 from sentinel.model.record import Record
 from sentinel.model.record_batch import RecordOrBatch
 from sentinel.transport.identity import Identity
@@ -160,6 +161,25 @@ class AgentRole:
         if self.head is not None:
             text = json.dumps(report).encode()
             self.head.server.report = text if len(text) <= MAX_REPORT_BYTES else b""
+
+    def command_problem(self) -> str:
+        """Why a command does not reach all ranks of a run on several nodes; empty if it does.
+
+        It is a clause that follows "because".
+        """
+        first = self.first_identity()
+        if self.head is None or first is None:
+            head = "" if self.follower is None else self.follower.client.head_address
+            place = f"the node of {head}" if head else "the node of rank 0"
+            return f"the agent of {place} evaluates the run, and sends the commands"
+        if ranks := self.head.unreached_ranks(first.world_size):
+            return f"its agent reaches no agent of rank {ranges_text(ranks)}"
+        return ""
+
+    @property
+    def received_report(self) -> Mapping[str, Any]:
+        """The newest report of the head, if this agent is a follower; empty before the first."""
+        return {} if self.follower is None else self.follower.report
 
     @property
     def finished(self) -> bool:

@@ -52,7 +52,8 @@ class Follower:
         self._session = self._acked_message = 0
         self._acked_at = self._sent_at = self._last_record_at = 0.0
         self._is_deputy = False
-        self._report: dict[str, Any] = {}
+        self.report: dict[str, Any] = {}
+        """The newest of the head on the run; empty before the first."""
         self._reachable_since: float | None = None
         """When the port of the silent head was found open, on the monotonic clock."""
         self._heartbeat: Record | None = None
@@ -159,17 +160,14 @@ class Follower:
         return now - self._reachable_since >= HEAD_RETURN_SECONDS
 
     def status(self) -> dict[str, Any]:
-        """The connection as JSON: head, connected, error, spooled_bytes, silent_seconds, report.
-
-        `report` is the newest of the head on the run; empty before the first.
-        """
+        """The connection as JSON: head, connected, error, spooled_bytes, silent_seconds, report."""
         return {
             "head": self.client.head_address,
             "connected": self.client.is_connected,
             "error": self.client.error,
             "spooled_bytes": self.spool.size_bytes,
             "silent_seconds": self.silent_seconds,
-            "report": self._report,
+            "report": self.report,
         }
 
     def _read_ack(self) -> None:
@@ -180,7 +178,7 @@ class Follower:
             self._session, self._batch_encoder = ack.session, BatchEncoder()
         self._acked_message, self.confirmed_row = ack.message_number, ack.last_row
         self._acked_at, self._is_deputy = self.listening_clock.seconds, ack.is_deputy
-        self._report = parse_object(ack.report.decode(errors="replace"))
+        self.report = parse_object(ack.report.decode(errors="replace"))
 
     def _track_rank(self, record: Record) -> None:
         sender = record.attempt, record.rank

@@ -188,6 +188,10 @@ class Head:
             self._delayed_loss_time, self._receiver_reached_at = opened_time, now
         return not 0 <= now - self._receiver_reached_at < NODE_RETURN_SECONDS
 
+    def unreached_ranks(self, world_size: int) -> list[int]:
+        """Those of the `world_size` ranks that no command of this agent reaches."""
+        return self.membership.unreached_ranks(self.attempt_map.current, world_size)
+
     def has_seen_rank(self, rank: int) -> bool:
         """Whether a record of that rank has arrived in the newest attempt."""
         attempt = self.attempt_map.current

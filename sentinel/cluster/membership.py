@@ -202,6 +202,21 @@ class Membership:
         unreachable = {member.host for member in members if self._is_unreachable(member)}
         return {member.host for member in members} - unreachable
 
+    def unreached_ranks(self, attempt: int, world_size: int) -> list[int]:
+        """Those of the `world_size` ranks that no command of this agent reaches.
+
+        Their node is unreachable, or it has no agent since rank 0 gathers their records.
+        """
+        reached = self.own_member.ranks_by_attempt.get(attempt, set[int]()) - self._collective_ranks
+        reached = reached.union(
+            *(
+                member.ranks_by_attempt.get(attempt, set[int]())
+                for member in self.present_members(attempt)
+                if member is not self.own_member and not self._is_unreachable(member)
+            )
+        )
+        return sorted(set(range(world_size)) - reached)
+
     def unended_members(self, attempt: int) -> Iterator[Member]:
         """Nodes with ranks that are not known to have ended, including lost nodes."""
         return (

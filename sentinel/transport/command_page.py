@@ -5,7 +5,8 @@ A command therefore names a future step index, and each rank sets one word, its 
 that step. A rank that reaches the step executes the command if all ranks are ready, and otherwise
 skips it. Ranks whose steps wait for each other agree on the result: when one of them reaches the
 step, all others have passed the step before it, so no token can change any more. A rank that was
-ready for a skipped command clears its token, for ranks that are further behind.
+ready for a skipped command clears its token, for ranks that are further behind. Ranks of several
+nodes, each of which has a page of its own, agree through a store and leave the tokens at 0.
 
     bytes 0..15      magic, layout version
     bytes 16..23     number of firing incidents of the run, for measurements in the trainer
@@ -25,9 +26,10 @@ import json
 import mmap
 import os
 import struct
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from zlib import crc32
 
 from sentinel.transport.mapped_file import create_atomically
@@ -51,6 +53,8 @@ _BODY_OFFSET = _BODY_CHECK_OFFSET + _BODY_CHECK.size
 _MAX_BODY_BYTES = 8 * _FIRST_READY_WORD - _BODY_OFFSET
 _MAX_TEXT_CHARS = 120
 """Limit for each text; one character takes up to six bytes of JSON."""
+MAX_NUMBER = 1 << 62
+"""Limit of the numbers of a command."""
 _PAGE_SUFFIX = ".commands"
 
 
@@ -72,6 +76,20 @@ class Command(NamedTuple):
     actions: frozenset[str]
     case: str = ""
     cause: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object, for `from_json`."""
+        return self._asdict() | {"actions": sorted(self.actions)}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Command:
+        """From a JSON object. Raises ValueError or LookupError for anything else."""
+        number, first, due = numbers = [fields[name] for name in cls._fields[:3]]
+        if not all(type(each) is int and 0 <= each < MAX_NUMBER for each in numbers):
+            raise ValueError(f"No numbers of a command: {numbers}")
+        case, cause = (str(fields[name])[:_MAX_TEXT_CHARS] for name in ("case", "cause"))
+        actions = frozenset(fields["actions"]) & frozenset(ACTIONS)
+        return cls(number, first, due, actions, case, cause)
 
 
 class CommandPage:

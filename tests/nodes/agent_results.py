@@ -29,12 +29,16 @@ class AgentResults:
         self.host = host
         self.run = run or host.run()
 
+    @property
+    def database(self) -> Path:
+        """The database of its agent, in shared memory while that works."""
+        return self.host.folder / "shm" / self.run.name / "state" / "sentinel.db"
+
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
         """The database, which is in shared memory while the agent works; its copy afterwards."""
-        shared = self.host.folder / "shm" / self.run.name / "state" / "sentinel.db"
         try:
-            connection = connect_read_only(shared)
+            connection = connect_read_only(self.database)
         except (OSError, sqlite3.OperationalError):
             connection = connect_read_only(self.run / "sentinel.db")
         with closing(connection):

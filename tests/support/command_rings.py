@@ -24,9 +24,10 @@ class Node:
         *,
         has_page=True,
         is_shadow=False,
+        command_problem="",
     ):
         self.folder, self.actions, self.suppression = folder, actions, Suppression()
-        self.is_shadow = is_shadow
+        self.is_shadow, self.command_problem = is_shadow, command_problem
         self.stack = ExitStack()
         self.writers, self.readers = [], []
         for rank in range(ranks):
@@ -48,7 +49,8 @@ class Node:
             self.actions,
             lambda: self.readers,
             lambda: self.suppression,
-            firing_incidents,
+            firing_incidents=firing_incidents,
+            command_problem=lambda: self.command_problem,
             is_shadow=self.is_shadow,
         )
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from sentinel.client.collective import chunk
+from sentinel.client.process_group import default_store
 from sentinel.transport.ring_layout import RING_VERSION
 
 POLL_INTERVAL_SECONDS = 0.25
@@ -208,7 +209,7 @@ def join(
 
 def _clone_store(group: Any, number: int) -> Any:
     """A separate connection to the store of the process group, with a key prefix for the run."""
-    store = group.distributed_c10d._get_default_store()  # noqa: SLF001 - no public function
+    store = default_store(group)
     if not hasattr(store, "clone"):
         raise NotReadyError("torch 2.8 or newer is required")
     if not group.is_gloo_available():

@@ -1,7 +1,7 @@
 """Executes commands from the agent (checkpoint, stop, callback) at a given step.
 
 At the end of each step the executor reads one word of mapped memory, and more only if that word
-announces a command. `transport.command_page` describes how all ranks come to act at the same step.
+announces a command. `sentinel.client.control.agreement` makes all ranks act at the same step.
 A rank that may count its steps differently from the others never reports that it is ready. The
 executor counts optimizer steps itself, because the recorder may process one late.
 
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from sentinel.client.control.agreement import Agreement, PageAgreement, StoreAgreement
 from sentinel.client.guard import ErrorGuard
 from sentinel.client.process_group import process_group_size
 from sentinel.client.step_clock import StepClock
@@ -84,8 +85,10 @@ class CommandExecutor:
         self.framework_handles = False
         """Whether a framework takes the actions that are due."""
         self._upcoming: Command | None = None
+        self._agreement: Agreement | None = None
+        """The agreement on the upcoming command."""
         self._ready_word = 0
-        """The word by which this rank is ready; all other ranks must write the same one."""
+        """The word by which this rank is ready; all other ranks must use the same one."""
         self._ignored_errors = 0
         """Swallowed errors that cannot have cost a step: before the first, or of the callback."""
         self._open_actions = NO_ACTIONS
@@ -153,25 +156,25 @@ class CommandExecutor:
         if page is None:
             return
         if self._upcoming is None or self._upcoming.number != number:
-            self._upcoming, self._ready_word = page.read(), 0
+            self._upcoming, self._agreement, self._ready_word = page.read(), None, 0
         command = self._upcoming
         if command is None:
             return
+        if self._agreement is None:
+            self._agreement = self._create_agreement(command, page)
         if step_index < command.due_step_index:
             if step_index >= command.ready_from_index:
                 self._ready_word = self._ready_word or _ready_word(number, index_offset or 0)
                 is_ready = self._counts_like_peers(index_offset)
-                page.set_ready(self._identity.local_rank, self._ready_word if is_ready else 0)
+                self._agreement.set_ready(self._ready_word, is_ready=is_ready)
             return
         self.settled_number, self._upcoming = number, None
         actions = ", ".join(sorted(command.actions))
-        if self._ready_word and page.all_ready(self._ready_word, self._identity.local_world_size):
+        if self._agreement.is_reached(self._ready_word):
             self.due_command, self._answered_index = command, None
             self._open_actions = command.actions - {"call"}
             outcome = f"{actions} at step {step}, for {command.case}"
         else:
-            # A rank more than a step behind may still become ready, and must not act alone.
-            page.set_ready(self._identity.local_rank, 0)
             outcome = f"nothing at step {step}: not every rank was ready to {actions}"
         self._report({_PHASE_NAME: outcome})
 
@@ -218,6 +221,12 @@ class CommandExecutor:
         if self.page is not None:
             self.page.close()
             self.page = None
+
+    def _create_agreement(self, command: Command, page: CommandPage) -> Agreement:
+        identity = self._identity
+        if identity.world_size > identity.local_world_size:
+            return StoreAgreement(command, identity.world_size)
+        return PageAgreement(page, identity.local_rank, identity.local_world_size)
 
     def _report(self, attributes: Mapping[str, str]) -> None:
         if self._recorder is not None:

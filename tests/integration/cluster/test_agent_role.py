@@ -116,6 +116,27 @@ def exchange_both(head, follower):
     return follower.role.follower.client.is_connected
 
 
+def test_only_the_head_commands_and_its_report_reaches_the_followers(make_agent):
+    head, follower = make_agent(FIRST), make_agent(SECOND)
+    head.exchange(*(record(rank, 0, Event.START) for rank in (0, 1)))
+    assert head.role.command_problem() == "its agent reaches no agent of rank 2-3"
+    await_condition(lambda: exchange_both(head, follower), "the follower is connected")
+    for rank in (2, 3):
+        follower.exchange(record(rank, 0, Event.START))
+
+    def is_reported():
+        exchange_both(head, follower)
+        head.role.publish_report({"command": {"number": 1}})
+        return follower.role.received_report and not head.role.command_problem()
+
+    await_condition(is_reported, "the follower has the report, and the head all ranks")
+    assert follower.role.received_report == {"command": {"number": 1}}
+    assert head.role.received_report == {}
+    place = follower.role.follower.client.head_address
+    problem = f"the agent of the node of {place} evaluates the run, and sends the commands"
+    assert follower.role.command_problem() == problem
+
+
 def test_an_agent_has_no_role_before_the_first_rank(make_agent):
     agent = make_agent(None)
 

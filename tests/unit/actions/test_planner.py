@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from contextlib import closing
 from dataclasses import replace
@@ -10,6 +11,7 @@ import pytest
 from support.command_rings import Node
 from support.notifications import make_notification
 
+from sentinel.actions.planner import MIN_LEAD_SECONDS_OF_NODES
 from sentinel.client.control.command_executor import CommandExecutor
 from sentinel.model.finding import Severity
 from sentinel.model.incident import IncidentKey
@@ -20,7 +22,12 @@ from sentinel.store import commands
 from sentinel.store.commands import ActionRequest
 from sentinel.store.database import connect
 from sentinel.store.silences import Acknowledgement, Silence, Suppression
-from sentinel.transport.command_page import INCIDENT_WORD, CommandPage, open_or_create
+from sentinel.transport.command_page import (
+    INCIDENT_WORD,
+    Command,
+    CommandPage,
+    open_or_create,
+)
 from sentinel.transport.identity import Identity
 
 NOW = time.time()
@@ -217,7 +224,7 @@ def test_shadow_mode_sends_no_command_and_states_it_once(make_node):
 @pytest.mark.parametrize(
     ("settings", "refusal"),
     [
-        ({"ranks": 2, "world": 4}, "its ranks are on several nodes"),
+        ({"ranks": 2, "world": 4, "command_problem": "rank 2 is away"}, "rank 2 is away"),
         ({"has_page": False}, "its ranks have no readable command page"),
     ],
 )
@@ -231,6 +238,58 @@ def test_an_impossible_command_is_refused_with_the_reason(make_node, settings, r
     assert node.rows() == [("run/kl_blowup#1", None, None)]
     plan(node)
     assert len(node.rows()) == 1
+
+
+def test_a_command_for_several_nodes_is_announced_until_it_is_over(make_node):
+    node = make_node(ranks=2, world=4)
+    node.run(40, seconds=40)
+    assert node.planner.announced_command() is None
+    plan(node)
+
+    announced = node.planner.announced_command()
+    node.planner.poll()
+    assert announced == node.read_commands()
+    assert Command.from_json(json.loads(json.dumps(announced.to_json()))) == announced
+    node.run(9, seconds=9)
+    assert node.planner.announced_command() == announced
+    node.run(1, seconds=1)
+    assert node.planner.announced_command() is None
+
+
+def test_a_command_for_several_nodes_leaves_time_to_reach_them(make_node):
+    node = make_node(ranks=2, world=4)
+    node.run(400, seconds=4)
+    plan(node)
+    lead = node.planner.announced_command().due_step_index - 400
+    assert lead == pytest.approx(100 * MIN_LEAD_SECONDS_OF_NODES, abs=1)
+
+
+def test_an_announced_command_is_written_once(make_node):
+    node = make_node(ranks=2, world=4)
+    node.run(20, seconds=20)
+    command = Command(7, 20, 30, frozenset({"stop"}), "run/nan_or_inf#1")
+    for _ in range(2):
+        node.planner.receive(command)
+    assert node.read_commands() == command
+    node.planner.receive(command._replace(number=6, due_step_index=40))
+    assert node.read_commands() == command
+    node.run(20, seconds=20)
+    node.planner.receive(command._replace(number=8))
+    assert node.read_commands() == command, "the run has passed that step"
+
+
+@pytest.mark.parametrize(
+    "change", [{"number": -1}, {"number": 1 << 63}, {"number": "1"}, {"due_step_index": True}]
+)
+def test_an_announcement_with_other_numbers_is_refused(change):
+    fields = Command(7, 20, 30, frozenset({"stop"})).to_json()
+    with pytest.raises(ValueError, match="No numbers of a command"):
+        Command.from_json(fields | change)
+
+
+def test_unknown_actions_of_an_announcement_are_left_out():
+    fields = Command(7, 20, 30, frozenset({"stop"})).to_json()
+    assert Command.from_json(fields | {"actions": ["stop", "format"]}).actions == {"stop"}
 
 
 def test_a_missing_rank_makes_a_command_impossible(make_node):
@@ -367,13 +426,12 @@ def test_a_request_of_another_process_is_planned_without_configured_actions(make
 
 
 def test_a_request_that_is_impossible_is_refused_with_the_reason(make_node):
-    node = make_node(world=4, actions=())
+    node = make_node(world=4, actions=(), command_problem="rank 2 is away")
     node.run(5, seconds=5)
     ask(node, "checkpoint")
     node.planner.poll()
 
-    step, refusal = outcome(node)
-    assert (step, "several nodes" in refusal) == (None, True)
+    assert outcome(node) == (None, "rank 2 is away")
     assert node.read_commands() is None
 
 

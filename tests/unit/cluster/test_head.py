@@ -28,6 +28,14 @@ def test_records_of_all_nodes_get_the_name_of_the_run(harness):
     assert {record.run for record in records if record.rank >= 2} == {"run"}
 
 
+def test_a_command_reaches_the_ranks_whose_node_answers(harness):
+    harness.start_nodes()
+    assert harness.head.unreached_ranks(4) == []
+    assert harness.head.unreached_ranks(5) == [4]
+    harness.head.membership.end_sessions()
+    assert harness.head.unreached_ranks(4) == [2, 3]
+
+
 def test_a_message_is_acknowledged_only_after_the_commit(harness):
     node = harness.start_nodes()
     harness.server.acks.clear()
