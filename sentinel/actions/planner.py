@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
@@ -51,6 +52,9 @@ MIN_LEAD_STEPS, MAX_LEAD_STEPS = 3, 10
 MIN_LEAD_SECONDS, MIN_LEAD_SECONDS_OF_NODES = 2.0, 8.0
 """Lower bounds for fast steps, on one node and on several; they take precedence over
 `MAX_LEAD_STEPS`. A node receives a command with the answer to a message, one each second."""
+
+MEASURING_SECONDS = 1.0
+"""How long the speed of the run is measured for a request, where it is not measured always."""
 
 _MAX_RATE_SAMPLES = 16
 _TRIGGERING_REASONS = (NotificationReason.OPENED, NotificationReason.ESCALATED)
@@ -130,6 +134,7 @@ class ActionPlanner:
         self._is_unsent = self._latest_command is not None
         self._known_row, self._data_version = commands.newest_row(connection), -1
         self._is_request_waiting = False
+        self._measuring_since: float | None = None
         self._received_number = 0
 
     def update(self, result: Result) -> None:
@@ -238,9 +243,27 @@ class ActionPlanner:
         if version == self._data_version and not self._is_request_waiting:
             return
         self._data_version, self._is_request_waiting = version, False
-        for request in commands.waiting_requests(self.connection, self._known_row):
+        requests = commands.waiting_requests(self.connection, self._known_row)
+        if requests and not self._is_speed_measured():
+            self._is_request_waiting = True
+            return
+        for request in requests:
             with transaction(self.connection, mode="immediate"):
                 self._is_request_waiting |= not self._answer_request(request)
+
+    def _is_speed_measured(self) -> bool:
+        """Whether the speed is known; without actions in the settings it is measured first."""
+        if self.actions:
+            return True
+        now = time.monotonic()
+        if self._measuring_since is None:
+            self._measuring_since, self._step_rate = now, StepRate()
+        if readers := self._active_readers():
+            self._step_rate.update(_fastest_header(readers))
+        if now - self._measuring_since < MEASURING_SECONDS:
+            return False
+        self._measuring_since = None
+        return True
 
     def _answer_request(self, request: ActionRequest) -> bool:
         """Store the command or the refusal of a request; false if it has to wait."""

@@ -6,12 +6,14 @@ import json
 import time
 from contextlib import closing
 from dataclasses import replace
+from math import inf
 
 import pytest
 from support.command_rings import Node
 from support.notifications import make_notification
 
-from sentinel.actions.planner import MIN_LEAD_SECONDS_OF_NODES
+from sentinel.actions import planner
+from sentinel.actions.planner import MIN_LEAD_SECONDS, MIN_LEAD_SECONDS_OF_NODES
 from sentinel.client.control.command_executor import CommandExecutor
 from sentinel.model.finding import Severity
 from sentinel.model.incident import IncidentKey
@@ -402,6 +404,25 @@ def test_the_actions_of_an_attempt_do_not_apply_to_the_next(make_node):
     node.planner.update(start(attempt=1))
 
     assert node.planner.actions == {"checkpoint"}
+
+
+@pytest.fixture(autouse=True)
+def measured_at_once(monkeypatch):
+    monkeypatch.setattr(planner, "MEASURING_SECONDS", 0.0)
+
+
+def test_without_configured_actions_the_speed_is_measured_for_a_request(make_node, monkeypatch):
+    node = make_node(actions=())
+    node.run(10, seconds=100)
+    ask(node, "stop")
+    monkeypatch.setattr(planner, "MEASURING_SECONDS", inf)
+    node.run(100, seconds=1)
+    assert outcome(node) == (None, None)
+    monkeypatch.setattr(planner, "MEASURING_SECONDS", 0.0)
+    node.planner.poll()
+
+    step, _ = outcome(node)
+    assert step - node.writers[0].step == pytest.approx(100 * MIN_LEAD_SECONDS, abs=1)
 
 
 def ask(node, action, name="request/1"):
