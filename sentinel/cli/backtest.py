@@ -67,6 +67,12 @@ def backtest(  # noqa: PLR0913, PLR0917 - the options of the command
         typer.Option(min=1, help="Replays at a time.", show_default="one per core"),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Write the result as a page, an HTML file."
+        ),
+    ] = None,
     config: Annotated[
         Path | None, typer.Option(help="Settings file (sentinel.toml): the current settings.")
     ] = None,
@@ -111,6 +117,11 @@ def backtest(  # noqa: PLR0913, PLR0917 - the options of the command
         raise _nothing_replayed(result.skipped, are_named=bool(runs))
     has_choice = len(result.variants) > 1
     summary = summarize(result, recommend(result, budget) if has_choice else None, budget)
+    if output is not None:
+        from sentinel.cli.report import write_text
+        from sentinel.web.backtest_page import render_backtest_page
+
+        write_text("backtest", render_backtest_page(summary), output)
     if json:
         print_json_line(summary)
     else:

@@ -131,8 +131,8 @@ def _render(
     policy = "; ".join(
         (
             "default-src 'none'",
-            f"script-src {' '.join(map(_hash, scripts))}",
-            f"style-src {_hash(style)}",
+            f"script-src {' '.join(map(source_hash, scripts))}",
+            f"style-src {source_hash(style)}",
             "img-src data: blob:",
             "base-uri 'none'",
             "form-action 'none'",
@@ -172,7 +172,7 @@ def embed_json(value: Any) -> str:
     return text
 
 
-def _hash(text: str) -> str:
+def source_hash(text: str) -> str:
     """A text as a source expression of a content security policy."""
     digest = base64.b64encode(sha256(text.encode()).digest()).decode("ascii")
     return f"'sha256-{digest}'"

@@ -22,6 +22,7 @@ from sentinel.pipeline.parallel import ProcessKilledError
 from sentinel.store.cases import all_cases
 from sentinel.store.database import connect
 from sentinel.store.feedback import Feedback, store_feedback
+from sentinel.web.backtest_page import render_backtest_page
 
 BEGIN = 1.76e9
 STEP_SECONDS = 36_000.0
@@ -150,6 +151,37 @@ def test_the_tables_show_the_recommendation_and_what_is_left_out(found, capsys):
     assert "damaged is left out" in shown
     assert "Incidents that change with kl_blowup.limit=0.3" in shown
     assert "good-1" not in shown
+
+
+def test_the_page_has_every_row_and_the_recommendation(logs, tmp_path):
+    path = tmp_path / "backtest.html"
+    options = ["--grid", GRID, *HEALTHY, "--budget", "0.05", "--output", path]
+    found = backtest_json(logs, *options)
+    page = path.read_text()
+
+    assert all(f"<td>{name}</td>" in page for name in ("bad", "kl_blowup"))
+    assert "[detectors.kl_blowup]\nlimit = 0.3</pre>" in page
+    assert "damaged is left out" in page
+    assert page.count("<tr>") >= 3 + len(found["settings"])
+    assert "<script" not in page
+
+
+def test_texts_of_runs_cannot_leave_the_page(found):
+    hostile = "<script>alert(1)</script>\u202e"
+    runs = [{**run, "name": hostile, "notes": [hostile]} for run in found["runs"]]
+    changes = [{**each, "run": hostile} for each in found["changes"]]
+    page = render_backtest_page({**found, "runs": runs, "changes": changes})
+
+    assert "<script" not in page
+    assert "\u202e" not in page
+    assert page.count("&lt;script&gt;alert(1)&lt;/script&gt;") > 3
+
+
+def test_a_page_that_cannot_be_written_is_an_error(logs, tmp_path):
+    result = run_backtest(logs, "--output", tmp_path / "none" / "backtest.html")
+
+    assert result.exit_code == 2
+    assert "cannot write" in result.output
 
 
 def test_settings_that_the_recommendation_replaces_are_named_with_their_source(
