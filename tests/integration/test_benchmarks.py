@@ -68,6 +68,7 @@ SMALLEST = {
     "start": "--repeats 1 --only run status",
     "trajectory": "--parameters 1e4 --records 3 --seeds 1",
     "unresponsive_agent": "--logs 20",
+    "verdicts": "--seeds 1 --faults kl_blowup",
 }
 """Arguments of each program; those that take longest are first."""
 

@@ -38,6 +38,10 @@ LOGS = {
     "grpo": (make_rows(signal_faults.grpo, 0, 1), True, None, None, "reward"),
     "preferences": (make_rows(signal_faults.preferences, 0, 1), True, None, None, "loss"),
     "broken": (broken_rows(), False, 201, "numerical_breakdown", "loss"),
+    "growth": (
+        *(make_rows(signal_faults.reward_growth, 2, 1), False, ONSET),
+        *("reward_explosion", "reward"),
+    ),
     "tools": (
         *(make_rows(signal_faults.tool_errors, 2, 1), False, ONSET),
         *("tool_errors", "tool_error_fraction"),
