@@ -50,6 +50,7 @@ def test_all_ranks_of_two_nodes_save_and_stop_at_one_step(loopback, add_receiver
     assert f"A checkpoint and a stop were requested for step {last}." in critical.notes
 
 
+@pytest.mark.fault("T18")
 @pytest.mark.parametrize("monitored_by", ["decorator"], indirect=True)
 def test_a_command_that_does_not_reach_one_node_is_taken_by_no_rank(loopback, tmp_path):
     hosts = loopback.add_hosts(2)
@@ -99,6 +100,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.fault("T18")
 @pytest.mark.full
 @pytest.mark.parametrize("monitored_by", ["decorator"], indirect=True)
 @pytest.mark.parametrize("count", [40])

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 REGISTRY = tomllib.loads((ROOT / "tests" / "chaos" / "faults.toml").read_text())
 FAULTS = {fault["id"]: fault for fault in REGISTRY["fault"]}
-NUMBERS = {"P": 31, "R": 14, "T": 17, "A": 28, "S": 22, "D": 23, "H": 10, "I": 15, "X": 19}
+NUMBERS = {"P": 31, "R": 14, "T": 18, "A": 28, "S": 22, "D": 23, "H": 10, "I": 15, "X": 19}
 """The number of faults of each letter."""
 
 
