@@ -17,6 +17,10 @@ from sentinel.stats.good_band import Curve, GoodBand, good_band
 MAX_POINTS = 1000
 """Points of a curve that are read."""
 MAX_SIGNALS = 100
+PROGRESS = frozenset({"epoch", "optimizer_steps", "tokens_seen"})
+"""Signals of how much of its data a training has seen, which its settings determine."""
+_LOGGED = "logged_"
+"""Start of the names of values that a framework logs beside those that are measured."""
 _LEVEL_SHARES = {"Loss": 0.02, "Optimiser": 0.05, "Progress": 0.02, "Speed": 0.5}
 _POLICY_LEVEL_SHARE, _UNKNOWN_LEVEL_SHARE = 0.35, 0.05
 _LEVEL_SHARE_BY_SIGNAL = {
@@ -78,8 +82,8 @@ class GoodRuns:
     def of(runs: Sequence[ComparedRun], last_step: float = inf) -> GoodRuns:
         """The bands of these runs in the signals of the training that all of them have."""
         described = [_signals(run) for run in runs]
-        names = [name for name in described[0] if all(name in each for each in described)]
-        names = names[:MAX_SIGNALS]
+        shared = [name for name in described[0] if all(name in each for each in described)]
+        names = [name for name in shared if _is_outcome(name, shared)][:MAX_SIGNALS]
         read = [_read(run, names) for run in runs]
         bands = {
             name: band
@@ -118,6 +122,12 @@ class GoodRuns:
             return None
         bounds = (found.low, found.high, found.value, found.sign)
         return SignalDeparture(name, label, unit, int(found.step), *bounds)
+
+
+def _is_outcome(name: str, others: Sequence[str]) -> bool:
+    """Whether a signal shows how a training goes, and is no second record of another one."""
+    own = name.removeprefix(_LOGGED)
+    return name not in PROGRESS and (own == name or own not in others)
 
 
 def _band(name: str, curves: Sequence[Curve], last_step: float) -> GoodBand | None:

@@ -129,6 +129,19 @@ def test_another_schedule_of_learning_rates_is_a_difference_and_no_departure():
     assert [each["name"] for each in what_changed(pair)["differences"]] == ["--lr"]
 
 
+def test_progress_and_second_records_of_a_signal_are_no_departures():
+    runs = [run("a", 1), run("b", 2, change_at=100)]
+    for each, step_size in zip(runs, (1.0, 0.1), strict=True):
+        curves = each.reader.curves
+        curves["epoch"] = curve([step_size * at for at in range(STEPS)])
+        curves["logged_loss"] = curves["loss"]
+
+    assert [each["signal"] for each in what_changed(runs)["departures"]] == ["loss"]
+    for each in runs:
+        del each.reader.curves["loss"]
+    assert [each["signal"] for each in what_changed(runs)["departures"]] == ["logged_loss"]
+
+
 def test_too_few_steps():
     short = ComparedRun("c", PlainReader({"loss": curve([1.0, nan, 2.0])}), {"step": 2})
 
