@@ -19,6 +19,7 @@ MAX_POINTS = 1000
 MAX_SIGNALS = 100
 PROGRESS = frozenset({"epoch", "optimizer_steps", "tokens_seen"})
 """Signals of how much of its data a training has seen, which its settings determine."""
+_SPEED = frozenset(signal.name for signal in SIGNAL_GROUPS["Speed"])
 _LOGGED = "logged_"
 """Start of the names of values that a framework logs beside those that are measured."""
 _LEVEL_SHARES = {"Loss": 0.02, "Optimiser": 0.05, "Progress": 0.02, "Speed": 0.5}
@@ -97,7 +98,10 @@ class GoodRuns:
     def departures(
         self, run: ComparedRun, signals: Sequence[str] | None = None
     ) -> list[SignalDeparture]:
-        """The departures of a run in these signals, or in all, the first one first."""
+        """The departures of a run in these signals, or in all, the first one first.
+
+        Those of speed come last: other programs of the node can make them.
+        """
         known = {each["name"] for each in run.reader.signals()}
         names = [name for name in self.signals if name in known and name in (signals or known)]
         curves, bad = _read(run, names)
@@ -108,7 +112,9 @@ class GoodRuns:
             if departure is not None:
                 found.append(departure)
         order = {name: at for at, name in enumerate(names)}
-        return sorted(found, key=lambda each: (each.step, order[each.signal]))
+        return sorted(
+            found, key=lambda each: (each.signal in _SPEED, each.step, order[each.signal])
+        )
 
     def _departure(
         self, name: str, curve: Curve | None, bad_step: float | None

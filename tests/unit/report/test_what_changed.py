@@ -142,6 +142,17 @@ def test_progress_and_second_records_of_a_signal_are_no_departures():
     assert [each["signal"] for each in what_changed(runs)["departures"]] == ["logged_loss"]
 
 
+def test_a_departure_of_speed_leads_only_where_nothing_else_departs():
+    runs = [run("a", 1), run("b", 2, change_at=100)]
+    for each, seconds in zip(runs, (1.0, 0.2), strict=True):
+        each.reader.curves["step_time"] = curve([seconds] * STEPS)
+
+    assert [each["signal"] for each in what_changed(runs)["departures"]] == ["loss", "step_time"]
+    for each in runs:
+        del each.reader.curves["loss"]
+    assert what_changed(runs)["departures"][0]["signal"] == "step_time"
+
+
 def test_too_few_steps():
     short = ComparedRun("c", PlainReader({"loss": curve([1.0, nan, 2.0])}), {"step": 2})
 
