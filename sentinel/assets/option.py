@@ -27,7 +27,10 @@ BOARDS = ("fleet", "run-health", "rl", "training", "ranks", "system", "sentinel"
 DATASOURCE = "grafana/provisioning/datasources/prometheus.yaml"
 COMPOSE = "deploy/compose/compose.yaml"
 JOB, CHART = "deploy/kubernetes/job/job.yaml", "deploy/helm/sentinel/values.yaml"
-MONITORING = "deploy/kubernetes/monitoring/"
+MONITORING, BY_SERVICE = (
+    f"deploy/kubernetes/{name}/kustomization.yaml"
+    for name in ("monitoring", "monitoring-by-service")
+)
 JOBSET, MPIJOB, PYTORCHJOB, RAYCLUSTER, TRAINJOB = (
     f"deploy/kubernetes/examples/{name}.yaml"
     for name in ("jobset", "mpijob", "pytorchjob", "raycluster", "trainjob")
@@ -152,7 +155,7 @@ OPTIONS = (
         _NAME,
         (
             ("deploy/kubernetes/job/kustomization.yaml", "namespace: {}"),
-            (f"{MONITORING}kustomization.yaml", "namespace: {}"),
+            *((path, "namespace: {}") for path in (MONITORING, BY_SERVICE)),
             *((path, "--namespace {}") for path in (*EXAMPLES, CHART)),
         ),
     ),
@@ -206,7 +209,7 @@ OPTIONS = (
         "kube-prometheus-stack",
         "value of the label `release` by which Prometheus finds rules and targets",
         _NAME,
-        ((f"{MONITORING}kustomization.yaml", "release: {}}}"), (CHART, "release: {}}}")),
+        _places((MONITORING, BY_SERVICE, CHART), "release: {}}}"),
     ),
     Option(
         "kubernetes.monitoring_namespace",
@@ -214,7 +217,7 @@ OPTIONS = (
         "namespace of Prometheus, which may connect to the agents",
         _NAME,
         (
-            (f"{MONITORING}network-policy.yaml", "kubernetes.io/metadata.name: {}"),
+            ("deploy/kubernetes/monitoring/network-policy.yaml", "kubernetes.io/metadata.name: {}"),
             (CHART, "namespace: {}"),
         ),
     ),

@@ -61,6 +61,9 @@ SPECS = {
     ("monitoring.coreos.com/v1", "PodMonitor"): _object(
         {"selector": ANY, "podMetricsEndpoints": _list(_ENDPOINT)}
     ),
+    ("monitoring.coreos.com/v1", "ServiceMonitor"): _object(
+        {"selector": ANY, "endpoints": _list(_ENDPOINT)}
+    ),
     ("monitoring.coreos.com/v1", "PrometheusRule"): _object(
         {"groups": _list(_object({"name": TEXT, "rules": _list(_RULE)}))}
     ),

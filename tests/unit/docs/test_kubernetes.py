@@ -94,7 +94,7 @@ def problems(each):
     return found
 
 
-@pytest.mark.parametrize("folder", ["job", "in-job", "monitoring"])
+@pytest.mark.parametrize("folder", ["job", "in-job", "monitoring", "monitoring-by-service"])
 def test_what_kustomize_builds_is_valid(kustomize, folder):
     built = kustomize(KUBERNETES / folder)
 
@@ -127,7 +127,7 @@ def test_every_pod_of_an_example_is_monitored_without_rights(path):
     for pod in pods:
         spec = pod["spec"]
         (container,) = spec["containers"]
-        assert pod["metadata"]["labels"] == {"sentinel-run": "grpo-7b"}
+        assert pod["metadata"]["labels"]["sentinel-run"] == "grpo-7b"
         assert spec["automountServiceAccountToken"] is False
         assert spec["securityContext"]["runAsNonRoot"] is True
         assert spec["securityContext"]["runAsUser"] > 0
@@ -137,6 +137,7 @@ def test_every_pod_of_an_example_is_monitored_without_rights(path):
             continue
         volumes = {volume["name"]: volume for volume in spec["volumes"]}
         mounts = {each["mountPath"]: volumes[each["name"]] for each in container["volumeMounts"]}
+        assert pod["metadata"]["labels"]["sentinel-agent"] == "true"
         assert {"name": "metrics", "containerPort": 13130} in container["ports"]
         assert mounts["/dev/shm"]["emptyDir"]["medium"] == "Memory"
         assert mounts["/etc/sentinel"]["secret"]["secretName"] == "sentinel"
@@ -157,13 +158,33 @@ def test_the_chart_renders_what_kustomize_builds(kustomize, helm):
     assert helm(CHART) == built
     in_job = helm(CHART, "--set", "agent.sidecar=false,monitoring.enabled=false")
     assert in_job == kustomize(KUBERNETES / "in-job")
+    by_service = helm(CHART, "--set", "job.enabled=false,monitoring.discovery=ServiceMonitor")
+    assert by_service == kustomize(KUBERNETES / "monitoring-by-service")
+
+
+def test_an_agent_is_discovered_by_one_of_both_monitors(kustomize):
+    (pod,) = (each["spec"]["template"] for each in kustomize(KUBERNETES / "job").values())
+    labels, by_pod = pod["metadata"]["labels"], kustomize(KUBERNETES / "monitoring")
+    by_service = kustomize(KUBERNETES / "monitoring-by-service")
+    service = by_service["Service", "sentinel"]
+    monitors = by_pod["PodMonitor", "sentinel"], by_service["ServiceMonitor", "sentinel"]
+    found = [each["spec"]["selector"]["matchExpressions"] for each in monitors]
+
+    assert ("PodMonitor", "sentinel") not in by_service
+    assert found == [[{"key": "sentinel-agent", "operator": "Exists"}]] * 2
+    assert "sentinel-agent" in service["metadata"]["labels"]
+    assert service["spec"]["selector"].items() <= labels.items()
+    assert monitors[0]["spec"]["podMetricsEndpoints"] == monitors[1]["spec"]["endpoints"]
 
 
 def test_an_export_has_the_options_in_both(kustomize, helm, tmp_path):
     export(tmp_path, ["kubernetes", "helm"], OPTIONS)
     deploy = tmp_path / "deploy"
     built = kustomize(deploy / "kubernetes/job") | kustomize(deploy / "kubernetes/monitoring")
+    by_service = kustomize(deploy / "kubernetes/monitoring-by-service")
+    arguments = ("--set", "job.enabled=false,monitoring.discovery=ServiceMonitor")
 
+    assert helm(deploy / "helm/sentinel", *arguments, namespace="research") == by_service
     assert not any(path.is_symlink() for path in tmp_path.rglob("*"))
     assert helm(deploy / "helm/sentinel", namespace="research") == built
     assert {each["metadata"]["namespace"] for each in built.values()} == {"research"}
@@ -176,7 +197,7 @@ def test_the_chart_has_no_fault_and_refuses_unknown_values(programs, helm):
         [programs["helm"], "lint", "--strict", CHART], capture_output=True, text=True, check=False
     )
     assert lint.returncode == 0, lint.stdout
-    for wrong in ("job.gpu=4", "run=A_b", "job.sharedMemory=16", "job.user=0"):
+    for wrong in ("monitoring.discovery=pods", "job.gpu=4", "run=A_b", "job.sharedMemory=16", "job.user=0"):
         with pytest.raises(AssertionError, match=wrong.split("=")[0].split(".")[-1]):
             helm(CHART, "--set", wrong)
 
