@@ -20,17 +20,18 @@ from sentinel.assets.option import OPTIONS
 from sentinel.transport.replaced_file import replace_file
 
 MANIFEST_NAME = "sentinel-assets.json"
+_IMAGE = ("deploy/container", "constraints.txt")
 TARGETS = {
     "prometheus": ("deploy/prometheus", "deploy/alertmanager"),
     "grafana": ("grafana",),
     "slurm": ("deploy/slurm",),
-    "kubernetes": ("deploy/kubernetes", "deploy/container", "grafana/dashboards"),
-    "helm": ("deploy/helm", "deploy/container"),
+    "kubernetes": ("deploy/kubernetes", *_IMAGE, "grafana/dashboards"),
+    "helm": ("deploy/helm", *_IMAGE),
     "systemd": ("deploy/systemd",),
     "agents": ("deploy/agents",),
-    "compose": ("deploy/compose", "deploy/prometheus", "deploy/alertmanager", "grafana"),
+    "compose": ("deploy/compose", *_IMAGE, "deploy/prometheus", "deploy/alertmanager", "grafana"),
 }
-"""The folders that are exported for each target."""
+"""The folders and files that are exported for each target."""
 DOCS = "https://github.com/train-sentinel/train-sentinel/blob/main/docs"
 
 
@@ -91,9 +92,10 @@ def rendered_files(targets: Iterable[str], options: Mapping[str, str]) -> dict[s
     Raises OptionError for a value that is not valid, if one of the files contains it.
     """
     root = _root()
-    folders = {folder for target in targets for folder in TARGETS[target]}
+    wanted = sorted({each for target in targets for each in TARGETS[target]})
+    patterns = (pattern for each in wanted for pattern in (each, f"{each}/**"))
     # Unlike rglob, it follows the links of the chart to rules and dashboards.
-    found = (glob(f"{each}/**", root_dir=root, recursive=True) for each in sorted(folders))  # noqa: PTH207
+    found = (glob(each, root_dir=root, recursive=True) for each in patterns)  # noqa: PTH207
     paths = (path for each in found for path in sorted(each))
     texts = {
         path: (root / path).read_text(encoding="utf-8")

@@ -178,7 +178,7 @@ OPTIONS = (
         "sentinel:0.2.0",
         "image of the agent",
         _IMAGE,
-        ((JOB, "image: {}"), (CHART, "image: {}")),
+        _places((JOB, CHART), "image: {}"),
     ),
     Option(
         "kubernetes.gpus",

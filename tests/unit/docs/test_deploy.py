@@ -7,16 +7,19 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 import yaml
 
+from sentinel import __version__
 from sentinel.config.settings import load_settings
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 JOBS = sorted((DEPLOY / "slurm").glob("*.sh"))
+DOCKERFILE = DEPLOY / "container" / "Dockerfile"
 
 
 @pytest.fixture(scope="module")
@@ -90,9 +93,7 @@ def test_images_are_pinned_and_ports_are_local(pod):
     compose = yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())["services"]
     images = [service["image"] for service in compose.values()]
     images += [each["image"] for each in (*pod["initContainers"], *pod["containers"])]
-    images += re.findall(
-        r"^FROM (\S+)", (DEPLOY / "container" / "Dockerfile").read_text(), re.MULTILINE
-    )
+    images += re.findall(r"^FROM (\S+)", DOCKERFILE.read_text(), re.MULTILINE)
 
     assert [image for image in images if not re.search(r":[v\d]*\d", image)] == []
     assert all("ports" not in service for service in compose.values())
@@ -101,13 +102,54 @@ def test_images_are_pinned_and_ports_are_local(pod):
 
 @pytest.mark.fault("X15")
 def test_the_image_runs_without_root():
-    lines = (DEPLOY / "container" / "Dockerfile").read_text().splitlines()
+    lines = DOCKERFILE.read_text().splitlines()
     last_stage = lines[max(n for n, line in enumerate(lines) if line.startswith("FROM")) :]
     (user,) = [line.split()[1] for line in last_stage if line.startswith("USER")]
 
     assert int(user.split(":")[0]) > 0
     assert any("--constraint" in line for line in lines)
     assert [line for line in lines if re.match(r"ADD |.*(curl|wget) ", line)] == []
+
+
+def test_the_demo_has_the_image_of_the_agent_and_no_rights(pod):
+    demo = yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())["services"]["demo"]
+    version = demo["image"].partition(":")[2]
+
+    assert demo["image"] == pod["initContainers"][0]["image"]
+    assert f"ARG REQUIREMENT=train-sentinel=={version}" in DOCKERFILE.read_text().splitlines()
+    assert __version__.removesuffix(".dev0") == version
+    assert demo["profiles"] == ["demo"]
+    assert (demo["read_only"], demo["cap_drop"]) == (True, ["ALL"])
+    assert (DEPLOY / "compose" / demo["build"]["context"]).resolve() == DEPLOY.parent
+    assert DEPLOY.parent / demo["build"]["dockerfile"] == DOCKERFILE
+    assert demo["entrypoint"][-1] == demo["volumes"][0].split(":")[1]
+
+
+def test_the_wheel_can_be_built_from_what_the_image_is_given(tmp_path):
+    """The files that `Dockerfile.dockerignore` excepts."""
+    ignored = DOCKERFILE.with_name("Dockerfile.dockerignore").read_text().splitlines()
+    for name in (line[1:] for line in ignored if line.startswith("!")):
+        source, target = DEPLOY.parent / name, tmp_path / "source" / name
+        if source.is_dir():
+            unneeded = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(source, target, symlinks=True, ignore=unneeded)
+        else:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, target)
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path / "wheel"]
+    done = subprocess.run(
+        build, cwd=tmp_path / "source", capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    (wheel,) = (tmp_path / "wheel").iterdir()
+    names = zipfile.ZipFile(wheel).namelist()
+    for path in (
+        "web/runbooks/kl_blowup.md",
+        "assets/files/constraints.txt",
+        "demo/script/train.py",
+    ):
+        assert f"sentinel/{path}" in names
 
 
 @pytest.mark.fault("X15")
@@ -135,12 +177,13 @@ def test_the_agent_of_a_unit_is_started_again_and_outlives_the_training():
     assert "SENTINEL_RUN_ID=%i" in training["Environment"]
 
 
-def test_the_job_scripts_pass_shellcheck():
-    """Its program is beside the interpreter of the development environment."""
+@pytest.mark.parametrize(("linter", "paths"), [("shellcheck", JOBS), ("hadolint", [DOCKERFILE])])
+def test_linters_find_nothing(linter, paths):
+    """Their programs are beside the interpreter of the development environment."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    program = shutil.which("shellcheck", path=path)
+    program = shutil.which(linter, path=path)
     assert program is not None
-    done = subprocess.run([program, *JOBS], capture_output=True, text=True, check=False)
+    done = subprocess.run([program, *paths], capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stdout) == (0, "")
 

@@ -197,7 +197,13 @@ def test_the_chart_has_no_fault_and_refuses_unknown_values(programs, helm):
         [programs["helm"], "lint", "--strict", CHART], capture_output=True, text=True, check=False
     )
     assert lint.returncode == 0, lint.stdout
-    for wrong in ("monitoring.discovery=pods", "job.gpu=4", "run=A_b", "job.sharedMemory=16", "job.user=0"):
+    for wrong in (
+        "monitoring.discovery=pods",
+        "job.gpu=4",
+        "run=A_b",
+        "job.sharedMemory=16",
+        "job.user=0",
+    ):
         with pytest.raises(AssertionError, match=wrong.split("=")[0].split(".")[-1]):
             helm(CHART, "--set", wrong)
 
