@@ -93,7 +93,7 @@ def rendered_files(targets: Iterable[str], options: Mapping[str, str]) -> dict[s
     """
     root = _root()
     wanted = sorted({each for target in targets for each in TARGETS[target]})
-    patterns = (pattern for each in wanted for pattern in (each, f"{each}/**"))
+    patterns = (f"{each}/**" if (root / each).is_dir() else each for each in wanted)
     # Unlike rglob, it follows the links of the chart to rules and dashboards.
     found = (glob(each, root_dir=root, recursive=True) for each in patterns)  # noqa: PTH207
     paths = (path for each in found for path in sorted(each))

@@ -104,10 +104,11 @@ OPTIONS = (
     Option(
         "prometheus.interval",
         "15s",
-        "how often the agents are scraped and the rules are evaluated",
+        "how often the agents are discovered and scraped, and the rules are evaluated",
         _DURATION,
         (
             (PROMETHEUS, "  scrape_interval: {0}\n  evaluation_interval: {0}"),
+            (PROMETHEUS, "refresh_interval: {}"),
             (DATASOURCE, "timeInterval: {}"),
         ),
     ),
@@ -126,6 +127,13 @@ OPTIONS = (
         r"[\w.-]+",
         ((PROMETHEUS, "  external_labels:\n    cluster: {}"),),
         "a100",
+    ),
+    Option(
+        "alertmanager.group_wait",
+        "10s",
+        "how long Alertmanager waits for further alerts of a case before the first message",
+        _DURATION,
+        ((ALERTMANAGER, "group_wait: {}"),),
     ),
     Option(
         "alertmanager.slack_url_file",

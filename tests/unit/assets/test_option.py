@@ -14,6 +14,7 @@ OTHER_VALUES = {
     "prometheus.interval": "250ms",
     "prometheus.token_file": "/run/secrets/token",
     "prometheus.cluster": "h100-west",
+    "alertmanager.group_wait": "1s",
     "alertmanager.slack_url_file": "/run/secrets/slack",
     "grafana.prometheus_url": "http://prometheus:9090",
     "grafana.page_url": "https://training.example.org",

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shlex
 import subprocess
+import sys
 from copy import deepcopy
 from pathlib import Path
 
@@ -19,6 +23,7 @@ from tools.generate.boards import dashboards_kustomization
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
 KUBERNETES, CHART = DEPLOY / "kubernetes", DEPLOY / "helm" / "sentinel"
+PAGE = ROOT / "docs" / "kubernetes.md"
 EXAMPLES = sorted((KUBERNETES / "examples").glob("*.yaml"))
 VERSIONS = ("1.29", kubernetes_validate.latest_version())
 OPTIONS = {
@@ -190,6 +195,35 @@ def test_an_export_has_the_options_in_both(kustomize, helm, tmp_path):
     assert {each["metadata"]["namespace"] for each in built.values()} == {"research"}
     for path in sorted((deploy / "kubernetes/examples").iterdir()):
         assert all(problems(each) == [] for each in example_objects(path))
+
+
+def test_the_commands_of_the_documentation_build_what_they_apply(programs, tmp_path, monkeypatch):
+    """Without a cluster: applied objects are printed, and the image is not built."""
+    words = "sentinel assets|cd|docker|openssl|kubectl create|kubectl apply|helm"
+    commands = re.findall(rf"^    ((?:{words}) (?:.+\\\n)*.+)$", PAGE.read_text(), re.MULTILINE)
+    (tmp_path / "cluster" / "deploy").mkdir(parents=True)
+    (tmp_path / "cluster" / "deploy" / "sentinel.toml").write_text("")
+    script = ["set -eu", 'docker() { test -f "$3"; }', "sentinel() {"]
+    script += [f'  {shlex.quote(sys.executable)} -m sentinel "$@" > /dev/null', "}"]
+    for each in commands:
+        printed = re.sub("kubectl apply (--server-side )?--kustomize", "kubectl kustomize", each)
+        printed = printed.replace("helm install", "helm template")
+        dry_run = " --dry-run=client --output=yaml" if "kubectl create" in each else ""
+        script += ["echo ---", printed + dry_run]
+    folders = [programs["helm"].parent, programs["kubectl"].parent, os.environ["PATH"]]
+    monkeypatch.setenv("PATH", os.pathsep.join(map(str, folders)))
+    done = subprocess.run(
+        ["bash"], input="\n".join(script), cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    built = [each for each in yaml.safe_load_all(done.stdout) if each]
+
+    assert len(commands) == 11
+    jobs = [each["metadata"]["name"] for each in built if each["kind"] == "Job"]
+    assert jobs == ["dpo-70b", "dpo-70b"]
+    (secret,) = (each for each in built if each["kind"] == "Secret")
+    assert {*secret["data"]} == {"sentinel.toml", "token"}
+    assert all(problems(each) == [] for each in built)
 
 
 def test_the_chart_has_no_fault_and_refuses_unknown_values(programs, helm):
