@@ -1,17 +1,18 @@
-"""Prometheus, Alertmanager and their tools, started once per session."""
+"""Prometheus, Alertmanager and their tools, started once per module."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import requests
 import yaml
-from programs import find, free_port, running, wait_for
+from programs import Restartable, find, free_port, is_ready, wait_for
 from prometheus import Prometheus
 from support.webhook_receiver import Receiver
 
@@ -45,21 +46,27 @@ def amtool():
 
 @dataclass(frozen=True)
 class Stack:
-    """Prometheus and Alertmanager as shipped, at short intervals, with a local receiver."""
+    """Prometheus and Alertmanager as shipped, at short intervals, with a local receiver.
+
+    The two `managers` form a cluster, in which one sends what the other has not within 15 s.
+    """
 
     prometheus: Prometheus
     receiver: Receiver
     home: Path
-    manager_url: str
+    manager_urls: list[str]
+    server: Restartable
+    managers: list[Restartable]
 
     def sections(self) -> Iterator[tuple[str, str]]:
         """Titles and texts for the report of a failed test: where an alert got stuck."""
         folder = self.home.parent
-        for log in ("prometheus.log", "alertmanager.log"):
-            yield log, (folder / log).read_text(errors="replace")[-MAX_SECTION_CHARS:]
-        api, manager_api = f"{self.prometheus.url}/api/v1", f"{self.manager_url}/api/v2"
+        for log in sorted(folder.glob("*.log")):
+            yield log.name, log.read_text(errors="replace")[-MAX_SECTION_CHARS:]
+        api = f"{self.prometheus.url}/api/v1"
         urls = [f"{api}/{name}" for name in ("alerts", "alertmanagers", "targets")]
-        urls += [f"{manager_api}/{name}" for name in ("alerts", "status")]
+        for url in self.manager_urls:
+            urls += [f"{url}/api/v2/{name}" for name in ("alerts", "status")]
         for registration in self.home.glob("runs/*/agent.json"):
             urls.append(f"{json.loads(registration.read_text())['url']}/api/run")
         for url in urls:
@@ -75,6 +82,31 @@ class Stack:
             if alert["labels"].get("run") == run
         ]
 
+    def repeats(self) -> list[dict]:
+        """The webhook requests that state what one before them of the same group has stated."""
+        stated, repeated = set(), []
+        for request in self.receiver.accepted:
+            if request.path.endswith(WEBHOOK_PATH):
+                body = request.json
+                alerts = frozenset((each["fingerprint"], each["status"]) for each in body["alerts"])
+                repeated += [body] if (body["groupKey"], alerts) in stated else []
+                stated.add((body["groupKey"], alerts))
+        return repeated
+
+    def wait_for_decisions(self) -> None:
+        """Wait until both Alertmanagers have decided again whether to send what fires now.
+
+        A decision that has begun may not see it, so each waits for two, of both receivers.
+        """
+        before = [*map(_decisions, self.manager_urls)]
+        wait_for(
+            "the decisions of both Alertmanagers",
+            lambda: all(
+                _decisions(url) >= count + 4
+                for url, count in zip(self.manager_urls, before, strict=True)
+            ),
+        )
+
     def slack_messages(self, run: str) -> list[dict]:
         """The messages of the shipped Slack receiver that name the run, in order."""
         messages = [
@@ -87,42 +119,49 @@ class Stack:
 
 @pytest.fixture(scope="module")
 def stack(request, tmp_path_factory):
-    """Alertmanager, and a Prometheus that scrapes every agent whose `$SENTINEL_HOME` is `home`."""
+    """Two Alertmanagers, and a Prometheus that scrapes every agent below `home`."""
     program, manager = find("prometheus"), find("alertmanager", "prometheus-alertmanager")
     folder = tmp_path_factory.mktemp("stack")
-    ports = free_port(), free_port()
-    with Receiver() as receiver:
-        (folder / "home").mkdir(mode=0o700)
-        (folder / "rules.yml").write_text(_with_short_interval(RULES.read_text()))
-        (folder / "alertmanager.yml").write_text(
-            yaml.safe_dump(_alertmanager_config(folder, receiver.url))
-        )
-        (folder / "prometheus.yml").write_text(yaml.safe_dump(_prometheus_config(folder, ports[1])))
-        with (
-            running(
-                folder / "alertmanager.log",
+    url, *manager_urls = (f"http://127.0.0.1:{free_port()}" for _ in range(3))
+    peers = [f"127.0.0.1:{free_port()}" for _ in manager_urls]
+    (folder / "home").mkdir(mode=0o700)
+    (folder / "rules.yml").write_text(_with_short_interval(RULES.read_text()))
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(_prometheus_config(folder, manager_urls)))
+    with Receiver() as receiver, ExitStack() as programs:
+        config = _alertmanager_config(folder, receiver.url)
+        (folder / "alertmanager.yml").write_text(yaml.safe_dump(config))
+        managers = [
+            Restartable(
+                folder / f"alertmanager-{number}.log",
                 manager,
                 f"--config.file={folder}/alertmanager.yml",
-                f"--storage.path={folder}/alertmanager",
-                f"--web.listen-address=127.0.0.1:{ports[1]}",
-                "--cluster.listen-address=",
+                f"--storage.path={folder}/alertmanager-{number}",
+                f"--web.listen-address={manager_urls[number].removeprefix('http://')}",
+                f"--cluster.listen-address={peers[number]}",
+                f"--cluster.advertise-address={peers[number]}",
+                f"--cluster.peer={peers[1 - number]}",
+                # They wait until the cluster has not changed for thirty of these intervals.
+                "--cluster.gossip-interval=50ms",
                 "--log.level=warn",
-            ),
-            running(
-                folder / "prometheus.log",
-                program,
-                f"--config.file={folder}/prometheus.yml",
-                f"--storage.tsdb.path={folder}/data",
-                f"--web.listen-address=127.0.0.1:{ports[0]}",
-                "--log.level=warn",
-            ),
-        ):
-            prometheus = Prometheus(f"http://127.0.0.1:{ports[0]}")
-            wait_for("Prometheus", lambda: prometheus.ready)
-            wait_for("Alertmanager", lambda: _ready(ports[1]))
-            started = Stack(prometheus, receiver, folder / "home", f"http://127.0.0.1:{ports[1]}")
-            request.session.stash[_STACK] = started
-            yield started
+            )
+            for number in range(2)
+        ]
+        server = Restartable(
+            folder / "prometheus.log",
+            program,
+            f"--config.file={folder}/prometheus.yml",
+            f"--storage.tsdb.path={folder}/data",
+            f"--web.listen-address={url.removeprefix('http://')}",
+            "--log.level=warn",
+        )
+        for each in (*managers, server):
+            programs.callback(each.end)
+        prometheus = Prometheus(url)
+        wait_for("Prometheus", lambda: prometheus.ready)
+        wait_for("Alertmanager", lambda: all(map(is_ready, manager_urls)))
+        started = Stack(prometheus, receiver, folder / "home", manager_urls, server, managers)
+        request.session.stash[_STACK] = started
+        yield started
 
 
 def _with_short_interval(rules: str) -> str:
@@ -144,18 +183,18 @@ def _alertmanager_config(folder: Path, url: str) -> dict:
     return config
 
 
-def _prometheus_config(folder: Path, manager_port: int) -> dict:
+def _prometheus_config(folder: Path, manager_urls: list[str]) -> dict:
     intervals = {
         "scrape_interval": SCRAPE_INTERVAL,
         "scrape_timeout": SCRAPE_INTERVAL,
         "evaluation_interval": SCRAPE_INTERVAL,
     }
-    managers = [{"static_configs": [{"targets": [f"127.0.0.1:{manager_port}"]}]}]
+    targets = [url.removeprefix("http://") for url in manager_urls]
     discovery = {"files": [f"{folder}/home/targets/*.json"], "refresh_interval": "1s"}
     return {
         "global": intervals,
         "rule_files": [f"{folder}/rules.yml"],
-        "alerting": {"alertmanagers": managers},
+        "alerting": {"alertmanagers": [{"static_configs": [{"targets": targets}]}]},
         "scrape_configs": [{"job_name": "sentinel", "file_sd_configs": [discovery]}],
     }
 
@@ -167,7 +206,10 @@ def _read(url: str) -> str:
         return str(error)
 
 
-def _ready(port: int) -> bool:
-    with suppress(requests.ConnectionError, requests.Timeout):
-        return requests.get(f"http://127.0.0.1:{port}/-/ready", timeout=240).ok
-    return False
+def _decisions(url: str) -> float:
+    """How often an Alertmanager has looked up what was sent, before it sends."""
+    return float(
+        re.search(r"^alertmanager_nflog_queries_total (.+)", _read(f"{url}/metrics"), re.MULTILINE)[
+            1
+        ]
+    )

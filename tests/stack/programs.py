@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
+import requests
 
 ValueT = TypeVar("ValueT")
 REQUIRED = os.environ.get("SENTINEL_REQUIRE_STACK") == "1"
@@ -49,6 +51,13 @@ def wait_for(description: str, poll: Callable[[], ValueT], seconds: float = 240.
     pytest.fail(f"{description}: not within {seconds:g} s")
 
 
+def is_ready(url: str) -> bool:
+    """Whether a Prometheus or an Alertmanager answers."""
+    with suppress(requests.ConnectionError, requests.Timeout):
+        return requests.get(f"{url}/-/ready", timeout=240).ok
+    return False
+
+
 @contextmanager
 def running(log: Path, *command: str, **options) -> Iterator[subprocess.Popen]:
     """Run the program in its own session during the context, with its output in `log`."""
@@ -65,6 +74,22 @@ def running(log: Path, *command: str, **options) -> Iterator[subprocess.Popen]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait(timeout=240)
+
+
+class Restartable:
+    """Runs a program as `running` does, until `end`; then it may be started again."""
+
+    def __init__(self, log: Path, *command: str) -> None:
+        self._log, self._command = log, command
+        self.start()
+
+    def start(self) -> None:
+        self._context = ExitStack()
+        self.process = self._context.enter_context(running(self._log, *self._command))
+
+    def end(self, number: int = signal.SIGTERM) -> None:
+        self.process.send_signal(number)
+        self._context.close()
 
 
 def run_program(*command: str, text: str | None = None, cwd: Path | None = None):

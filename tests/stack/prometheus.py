@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 
 import requests
+from programs import is_ready
 
 
 @dataclass(frozen=True)
@@ -16,9 +16,7 @@ class Prometheus:
 
     @property
     def ready(self) -> bool:
-        with suppress(requests.ConnectionError, requests.Timeout):
-            return requests.get(f"{self.url}/-/ready", timeout=240).ok
-        return False
+        return is_ready(self.url)
 
     def instant_query(self, query: str, time: float | None = None) -> list[dict]:
         """Series of an instant query."""

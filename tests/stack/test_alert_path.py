@@ -5,29 +5,18 @@ The tests share one run and depend on their order.
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import signal
-import sys
-from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
 
-import psutil
 import pytest
 import requests
 from dashboards import queries, with_variables
-from programs import free_port, run_program, running, wait_for
-
-from sentinel.config.plugins import load_modules
+from programs import run_program, wait_for
+from runaway_trainings import running_training
 
 pytestmark = [pytest.mark.stack, pytest.mark.chaos, pytest.mark.timeout(1200)]
 
-SCRIPT = Path(__file__).with_name("kl_runaway.py")
 RUN = "runaway-test"
-DETECTORS = {"kl_blowup", "run_died", "run_failed", "run_stalled"}
-"""Detectors that are enabled: most values of the script are those of no training."""
 CAUSE = "weak_kl_term"
 SCRAPES = 8
 """Number of further scrapes after which an alert counts as not sent."""
@@ -53,62 +42,15 @@ EXPECTED_EMPTY = {
 """Why a query may stay empty, by a pattern of it."""
 
 
-@dataclass(frozen=True)
-class Training:
-    """A running torchrun with its two ranks, and the agent that they started."""
-
-    launcher: psutil.Process
-    ranks: list[psutil.Process]
-    agent: psutil.Process
-    url: str
-    healthy_file: Path
-
-    def kill(self) -> None:
-        """Kill launcher and ranks, the launcher first, so that it cleans nothing up."""
-        for process in (self.launcher, *self.ranks):
-            with suppress(psutil.NoSuchProcess):
-                process.send_signal(signal.SIGKILL)
-
-
 @pytest.fixture(scope="module")
 def training(stack, tmp_path_factory):
-    """The training and its agent, after the first scrape of the agent."""
-    pytest.importorskip("torch")
-    shared = tmp_path_factory.mktemp("rings")
-    port = str(free_port())
-    environ = {
-        **os.environ,
-        "SENTINEL_HOME": str(stack.home),
-        "SENTINEL_RUNTIME_DIR": str(shared),
-        "SENTINEL_RUN_ID": RUN,
-        "SENTINEL_RESOLVE_SECONDS": "0",
-        "SENTINEL_COOLDOWN_SECONDS": "0",
-        "PYTHONPATH": str(SCRIPT.parents[2]),
-        "OMP_NUM_THREADS": "1",
-        "SENTINEL_DISABLE": ",".join(sorted(load_modules("detectors").keys() - DETECTORS)),
-        "HEALTHY_FILE": str(shared / "healthy"),
-    }
-    launch = ["-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={port}"]
-    log = shared / "training.log"
-    with running(log, sys.executable, *launch, str(SCRIPT), env=environ) as torchrun:
-        launcher = psutil.Process(torchrun.pid)
-        wait_for("the agent's first scrape", lambda: stack.prometheus.instant_query(_series("up")))
-        registration = json.loads((stack.home / "runs" / RUN / "agent.json").read_text())
-        agent = psutil.Process(registration["pid"])
-        url, healthy_file = registration["url"], shared / "healthy"
-        started = Training(launcher, _ranks(launcher), agent, url, healthy_file)
+    with running_training(stack, RUN, tmp_path_factory.mktemp("rings")) as started:
+        started.wait_for_scrape(stack)
         yield started
-        started.kill()
-        with suppress(psutil.NoSuchProcess):
-            agent.kill()
-
-
-def _ranks(launcher: psutil.Process) -> list[psutil.Process]:
-    return [child for child in launcher.children() if str(SCRIPT) in child.cmdline()]
 
 
 def _series(metric: str) -> str:
-    return f'{metric}{{run="{RUN}"}}' if metric != "up" else 'up{job="sentinel"} == 1'
+    return f'{metric}{{run="{RUN}"}}'
 
 
 def _further_scrapes(stack, metric: str) -> None:
@@ -225,7 +167,7 @@ def test_a_killed_training_is_notified_and_does_not_look_recovered(stack, traini
 
 def test_a_killed_agent_does_not_look_recovered(stack, training):
     """Without a target, the case keeps firing; those that ended before do not return."""
-    training.agent.kill()
+    training.kill_agent()
     wait_for(
         "the agent's absence", lambda: stack.prometheus.instant_query('up{job="sentinel"} == 0')
     )

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import requests
-from programs import find, free_port, running, wait_for
+from programs import find, free_port, is_ready, running, wait_for
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
 
@@ -29,14 +28,8 @@ def alertmanager(tmp_path_factory):
         f"--web.listen-address={url.removeprefix('http://')}",
         "--cluster.listen-address=",
     ):
-        wait_for("Alertmanager", lambda: _ready(url))
+        wait_for("Alertmanager", lambda: is_ready(url))
         yield url
-
-
-def _ready(url):
-    with suppress(requests.ConnectionError, requests.Timeout):
-        return requests.get(f"{url}/-/ready", timeout=240).ok
-    return False
 
 
 @pytest.fixture

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import ClassVar
 
 import pytest
 import requests
 import yaml
-from programs import find, free_port, run_program, running, wait_for
+from programs import find, free_port, is_ready, run_program, running, wait_for
 from support.notifications import CONTEXT, make_notification, with_diagnosis
 from support.webhook_receiver import Receiver
 
@@ -72,13 +72,8 @@ class Cluster:
             "--cluster.listen-address=",
             "--log.level=warn",
         ):
-            wait_for("Alertmanager", self._ready)
+            wait_for("Alertmanager", lambda: is_ready(self.url))
             yield
-
-    def _ready(self):
-        with suppress(requests.ConnectionError, requests.Timeout):
-            return requests.get(f"{self.url}/-/ready", timeout=240).ok
-        return False
 
     def severities(self):
         alerts = requests.get(f"{self.url}/api/v2/alerts", timeout=240).json()
