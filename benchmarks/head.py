@@ -127,9 +127,16 @@ def connect_nodes(
 
 
 def head_costs(
-    world: int, local: int, steps: int, profile: cProfile.Profile | None
+    world: int,
+    local: int,
+    steps: int,
+    profile: cProfile.Profile | None,
+    inspect: Callable[[Agent], dict[str, float]] = lambda _: {},
 ) -> dict[str, float]:
-    """Milliseconds of the head for a step of that many ranks, of its server and of its loop."""
+    """Milliseconds of the head for a step of that many ranks, of its server and of its loop.
+
+    With the figures of `inspect`, which gets its agent at the end.
+    """
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder, ExitStack() as stack:
         os.environ |= {
             "SENTINEL_HOME": f"{folder}/home", "SENTINEL_RUNTIME_DIR": f"{folder}/rings",
@@ -169,7 +176,8 @@ def head_costs(
                 while head.has_unread:
                     count("loop", agent.run_once)
         assert agent.processor.history.event_count(Event.STEP) >= steps + WARMUP_STEPS - 1
-        return {part: round(1e3 * seconds / steps, 1) for part, seconds in spent.items()}
+        means = {part: round(1e3 * seconds / steps, 1) for part, seconds in spent.items()}
+        return means | inspect(agent)
 
 
 def fit_cost_model(rows: Sequence[dict[str, Any]]) -> dict[str, float]:

@@ -1,8 +1,8 @@
-"""Writes the tables of docs/scale.md from the results of four benchmarks.
+"""Writes the tables of docs/scale.md from the results of five benchmarks.
 
     python benchmarks/scale_page.py
 
-They are `aggregation.py`, `fleet.py`, `head.py` and `agent_steps.py`.
+They are `aggregation.py`, `fleet.py`, `head.py`, `agent_steps.py` and `capacity.py`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 FOLDER = Path(__file__).parent
 PAGE = FOLDER.parent / "docs" / "scale.md"
 GLOO = ("gather", "all_gather", "all_reduce", "objects")
+SCRAPE_SECONDS = 15.0
 MAX_MEASURABLE_RANKS = 32
 """Ranks beyond which agents, which run at low priority, could not keep up on two cores."""
 TITLES = ("`gather`", "`all_gather`", "`all_reduce`", "objects")
@@ -137,6 +138,59 @@ def aligning_table(results: dict[str, Any]) -> str:
     return table(["ranks", "1 step/s", "5 steps/s"], body)
 
 
+def capacity_table(results: dict[str, Any]) -> str:
+    """Series, size and CPU of /metrics of runs and of 1,000 ranks, and what Prometheus stores."""
+    rows, node = results["rows"], results["node"]
+    smallest, largest = rows[0], rows[-1]
+    followers = largest["nodes"] - 1
+    runs = round(1000 / smallest["ranks"])
+    parts = ("series", "bytes", "compressed_bytes", "scrape_ms", "step_ms")
+    many = {part: runs * smallest[part] for part in parts}
+    one = {part: largest[part] + followers * node.get(part, 0.0) for part in parts}
+    lines = [
+        *((f"run of {_ranks(row)}{', its head' * (row['nodes'] > 1)}", row) for row in rows),
+        ("each other node of a run, with 8 GPUs", node),
+        (f"**{runs} runs** of {_ranks(smallest)}", many),
+        (f"**one run** of {_ranks(largest)}, all nodes", one),
+    ]
+    head = ["", "series", "`/metrics`", "compressed", "scrape", "step", "Prometheus a day"]
+    body = [
+        [
+            title,
+            f"{row['series']:,}",
+            *(f"{row[part] / 1e3:,.0f} kB" for part in ("bytes", "compressed_bytes")),
+            f"{row['scrape_ms']:,.1f} ms",
+            f"{row['step_ms']:,.1f} ms" if "step_ms" in row else "",
+            _stored_a_day(row["series"], results["bytes_per_sample"]),
+        ]
+        for title, row in lines
+    ]
+    return table(head, body)
+
+
+def _ranks(row: dict[str, Any]) -> str:
+    nodes = f" on {row['nodes']} nodes" if row["nodes"] > 1 else ""
+    return f"{row['ranks']:,} ranks{nodes}"
+
+
+def _stored_a_day(series: int, bytes_per_sample: float | None) -> str:
+    if bytes_per_sample is None:
+        return "not measured"
+    return f"{series * 86400 / SCRAPE_SECONDS * bytes_per_sample / 1e6:,.0f} MB"
+
+
+def capacity_text(results: dict[str, Any]) -> str:
+    """Size of a sample in Prometheus, and times of large scrapes."""
+    large = results["large"]
+    return (
+        f"A sample takes {results['bytes_per_sample']} bytes in a block of two hours. "
+        f"{large['scrapes']} scrapes of {large['series']:,} series over HTTP "
+        f"({large['bytes'] / 1e6:.1f} MB, {large['compressed_bytes'] / 1e3:.0f} kB compressed), "
+        f"took {large['p50_ms']:.0f} ms (median) and {large['p99_ms']:.0f} ms (99th percentile), "
+        f"of which {large['cpu_ms']:.0f} ms were CPU; the load average was {results['load']:.0f}."
+    )
+
+
 def load_text(aggregation: dict[str, Any], fleet: dict[str, Any]) -> str:
     """Load of the machine."""
     loads = [row["load"] for row in (*aggregation["worlds"].values(), *fleet["rows"])]
@@ -166,6 +220,8 @@ def tables() -> dict[str, str]:
         "head": head_table(result("head")),
         "law": cost_model_text(result("head")),
         "torch": torch_table(fleet_results),
+        "capacity": capacity_table(result("capacity")),
+        "capacity text": capacity_text(result("capacity")),
         "load": load_text(aggregation, fleet_results),
     }
 

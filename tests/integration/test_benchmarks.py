@@ -37,6 +37,7 @@ SMALLEST = {
     "agent_steps": "--ranks 1 --steps 20 --aligned 8 --aligned-steps 4",
     "backtest": "--families 1 --healthy 1 --severities severe --no-grid --jobs 1",
     "baseline_memory": "--families 1 --siblings 1",
+    "capacity": "--ranks 2 --sizes 16x8 --scrapes 4 --series 200 --large-scrapes 4",
     "catching_up": "--ranks 1 --steps 200",
     "causes": "--made",
     "check_cost": "--trainings 1 --steps 2 --width 16",

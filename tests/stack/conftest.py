@@ -46,10 +46,7 @@ def amtool():
 
 @dataclass(frozen=True)
 class Stack:
-    """Prometheus and Alertmanager as shipped, at short intervals, with a local receiver.
-
-    The two `managers` form a cluster, in which one sends what the other has not within 15 s.
-    """
+    """Prometheus and Alertmanager as shipped, at short intervals, with a local receiver."""
 
     prometheus: Prometheus
     receiver: Receiver
@@ -94,13 +91,14 @@ class Stack:
         return repeated
 
     def wait_for_decisions(self) -> None:
-        """Wait until both Alertmanagers have decided again whether to send what fires now.
+        """Wait until every Alertmanager has decided again whether to send what fires now.
 
-        A decision that has begun may not see it, so each waits for two, of both receivers.
+        The second one of a cluster decides 15 s after the first. A decision that has begun may not
+        see what fires now, so each waits for two, of both receivers.
         """
         before = [*map(_decisions, self.manager_urls)]
         wait_for(
-            "the decisions of both Alertmanagers",
+            "the decisions of Alertmanager",
             lambda: all(
                 _decisions(url) >= count + 4
                 for url, count in zip(self.manager_urls, before, strict=True)
@@ -119,10 +117,14 @@ class Stack:
 
 @pytest.fixture(scope="module")
 def stack(request, tmp_path_factory):
-    """Two Alertmanagers, and a Prometheus that scrapes every agent below `home`."""
+    """A Prometheus that scrapes every agent whose `$SENTINEL_HOME` is `home`, and Alertmanager.
+
+    A module may have a number of Alertmanagers, `MANAGERS`, that form a cluster.
+    """
     program, manager = find("prometheus"), find("alertmanager", "prometheus-alertmanager")
     folder = tmp_path_factory.mktemp("stack")
-    url, *manager_urls = (f"http://127.0.0.1:{free_port()}" for _ in range(3))
+    count = getattr(request.module, "MANAGERS", 1)
+    url, *manager_urls = (f"http://127.0.0.1:{free_port()}" for _ in range(1 + count))
     peers = [f"127.0.0.1:{free_port()}" for _ in manager_urls]
     (folder / "home").mkdir(mode=0o700)
     (folder / "rules.yml").write_text(_with_short_interval(RULES.read_text()))
@@ -137,14 +139,14 @@ def stack(request, tmp_path_factory):
                 f"--config.file={folder}/alertmanager.yml",
                 f"--storage.path={folder}/alertmanager-{number}",
                 f"--web.listen-address={manager_urls[number].removeprefix('http://')}",
-                f"--cluster.listen-address={peers[number]}",
+                f"--cluster.listen-address={peers[number] if count > 1 else ''}",
                 f"--cluster.advertise-address={peers[number]}",
-                f"--cluster.peer={peers[1 - number]}",
+                *(f"--cluster.peer={peer}" for peer in peers),
                 # They wait until the cluster has not changed for thirty of these intervals.
                 "--cluster.gossip-interval=50ms",
                 "--log.level=warn",
             )
-            for number in range(2)
+            for number in range(count)
         ]
         server = Restartable(
             folder / "prometheus.log",
