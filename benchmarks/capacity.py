@@ -1,20 +1,23 @@
-"""What runs cost whoever scrapes them: series, bytes and processor time of /metrics.
+"""Series, bytes and processor time of /metrics, for runs of several sizes.
 
     python benchmarks/capacity.py [--ranks 8] [--sizes 64x8 1024x8] [--scrapes 480] [--series 20000]
 
 A run on one node, and the heads of runs on several (ranks, and ranks of a node), are real agents
-whose loop is turned by hand, as in agent_steps.py and head.py. A scrape is the text of all series,
-compressed as Prometheus requests it. Runs have a step a second. Processor time is that of this
+whose loop is turned by hand, as in agent_steps.py and head.py. Runs have a step a second. A scrape
+is the text of all series, compressed as Prometheus requests it. Processor time is that of this
 thread: the median of a scrape, and the mean of a step. The series of a follower on a node with
 eight GPUs are counted, since the machine may have none. promtool writes the samples of the run on
 one node, one scrape every 15 s, into blocks, whose size gives the bytes of a sample. Last, a client
-scrapes that many series over HTTP, with pauses. On a busy machine only `chrt --rr 10` before the
-command gives the times of such a scrape. Writes results/capacity.json, and prints Markdown.
+scrapes that many series over HTTP, with pauses. Garbage is collected as in an agent.
+
+On a busy machine the times of these scrapes need `chrt --rr 10` before the command. Writes
+results/capacity.json, and prints Markdown.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import gzip
 import http.client
 import json
@@ -40,6 +43,7 @@ from prometheus_client import CollectorRegistry
 from scale_page import SCRAPE_SECONDS, capacity_table, capacity_text
 from support.web_servers import make_site
 
+from sentinel.__main__ import OBJECTS_PER_COLLECTION
 from sentinel.agent.main import Agent
 from sentinel.metrics.encoder import MetricsEncoder
 from sentinel.metrics.exposition import Exposition
@@ -176,6 +180,7 @@ def main() -> None:
     parser.add_argument("--large-scrapes", type=int, default=300)
     args = parser.parse_args()
     load = round(os.getloadavg()[0], 1)
+    gc.set_threshold(OBJECTS_PER_COLLECTION, *gc.get_threshold()[1:])
     run, sample_bytes = single_run(args.ranks, args.scrapes)
     results: dict[str, Any] = {
         "load": load,

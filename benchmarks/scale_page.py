@@ -185,7 +185,7 @@ def capacity_text(results: dict[str, Any]) -> str:
     return (
         f"A sample takes {results['bytes_per_sample']} bytes in a block of two hours. "
         f"{large['scrapes']} scrapes of {large['series']:,} series over HTTP "
-        f"({large['bytes'] / 1e6:.1f} MB, {large['compressed_bytes'] / 1e3:.0f} kB compressed), "
+        f"({large['bytes'] / 1e6:.1f} MB, {large['compressed_bytes'] / 1e3:.0f} kB compressed) "
         f"took {large['p50_ms']:.0f} ms (median) and {large['p99_ms']:.0f} ms (99th percentile), "
         f"of which {large['cpu_ms']:.0f} ms were CPU; the load average was {results['load']:.0f}."
     )
