@@ -43,6 +43,7 @@ PROGRAMS = (
     Program(("amtool",), MANAGER[:1], "the syntax of Alertmanager's configuration"),
     Program(("munge",), ("munge",), SLURM),
     Program(("sbatch",), ("slurm-wlm",), SLURM),
+    Program(("systemd-analyze",), ("systemd",), "units of systemd"),
     # Chromium renders text only with a font.
     Program(CHROMIUM, (*CHROMIUM[:1], "fonts-dejavu-core"), "pages"),
     Program(("openssl",), ("openssl",), "receivers with certificates of their own"),

@@ -54,7 +54,7 @@ def test_each_alert_is_delivered_once_and_nothing_is_resolved_falsely(stack, tra
     runaway.healthy_file.unlink()
     (case, *_) = wait_for("the KL case", lambda: cases(stack, RUNAWAY))
     assert case["annotations"]["cause"] == "weak_kl_term"
-    assert re.search(r"KL to the reference is 20 nats .* the limit is 1", str(case["annotations"]))
+    assert re.search(r"KL to the reference is \d+ nats .* the limit is 1", str(case["annotations"]))
     assert case["annotations"]["last_good_step"] < case["annotations"]["onset_step"]
 
     first_agent = runaway.agent_pid

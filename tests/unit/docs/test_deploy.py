@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from programs import find
 
 from sentinel import __version__
 from sentinel.config.settings import load_settings
@@ -175,6 +176,23 @@ def test_the_agent_of_a_unit_is_started_again_and_outlives_the_training():
     assert training["Wants"] == ["sentinel-agent@%i.service"]
     assert training["OOMPolicy"] == ["continue"]
     assert "SENTINEL_RUN_ID=%i" in training["Environment"]
+
+
+@pytest.mark.stack
+@pytest.mark.parametrize(
+    ("added", "found"), [("", ""), ("Restarts=no", "'Restarts'")]
+)
+def test_the_units_are_valid(tmp_path, added, found):
+    program = find("systemd-analyze")
+    units = [tmp_path / path.name.replace("@", "@grpo-7b") for path in UNITS]
+    for path, instance in zip(UNITS, units, strict=True):
+        text = path.read_text().replace("/opt/sentinel/bin/sentinel", sys.executable)
+        instance.write_text(f"{text}{added}\n")
+    done = subprocess.run([program, "verify", *units], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0
+    assert found in done.stderr
+    assert bool(done.stderr) is bool(found), done.stderr
 
 
 @pytest.mark.parametrize(("linter", "paths"), [("shellcheck", JOBS), ("hadolint", [DOCKERFILE])])
