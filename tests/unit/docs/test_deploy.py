@@ -179,9 +179,7 @@ def test_the_agent_of_a_unit_is_started_again_and_outlives_the_training():
 
 
 @pytest.mark.stack
-@pytest.mark.parametrize(
-    ("added", "found"), [("", ""), ("Restarts=no", "'Restarts'")]
-)
+@pytest.mark.parametrize(("added", "found"), [("", ""), ("Restarts=no", "'Restarts'")])
 def test_the_units_are_valid(tmp_path, added, found):
     program = find("systemd-analyze")
     units = [tmp_path / path.name.replace("@", "@grpo-7b") for path in UNITS]
