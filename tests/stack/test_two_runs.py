@@ -46,6 +46,11 @@ def cases(stack, run, status="firing"):
     ]
 
 
+def messages(stack, words):
+    """Those of the runaway run. If its next agent takes a minute to start, there are others too."""
+    return [each for each in stack.slack_messages(RUNAWAY) if words in each["title"]]
+
+
 def test_each_alert_is_delivered_once_and_nothing_is_resolved_falsely(stack, trainings):
     runaway, killed = trainings
     assert [len(each.ranks) for each in trainings] == [2, 2]
@@ -55,7 +60,7 @@ def test_each_alert_is_delivered_once_and_nothing_is_resolved_falsely(stack, tra
     (case, *_) = wait_for("the KL case", lambda: cases(stack, RUNAWAY))
     assert case["annotations"]["cause"] == "weak_kl_term"
     assert re.search(r"KL to the reference is \d+ nats .* the limit is 1", str(case["annotations"]))
-    assert case["annotations"]["last_good_step"] < case["annotations"]["onset_step"]
+    assert int(case["annotations"]["last_good_step"]) < int(case["annotations"]["onset_step"])
 
     first_agent = runaway.agent_pid
     runaway.kill_agent()
@@ -79,11 +84,11 @@ def test_each_alert_is_delivered_once_and_nothing_is_resolved_falsely(stack, tra
     stack.managers[1].end()
     runaway.healthy_file.touch()
     wait_for("the resolve", lambda: cases(stack, RUNAWAY, "resolved"))
-    wait_for("its message", lambda: len(stack.slack_messages(RUNAWAY)) > 1)
+    wait_for("its message", lambda: len(messages(stack, "KL term")) > 1)
 
     assert stack.repeats() == []
-    assert [alert["status"] for alert in stack.alerts(RUNAWAY)] == ["firing", "resolved"]
+    assert len(cases(stack, RUNAWAY)) == len(cases(stack, RUNAWAY, "resolved")) == 1
     assert [alert["status"] for alert in stack.alerts(KILLED)] == ["firing"]
-    assert len(stack.slack_messages(RUNAWAY)) == 2
+    assert len(messages(stack, "KL term")) == 2
     assert len(stack.slack_messages(KILLED)) == 1
     assert psutil.pid_exists(runaway.agent_pid)
