@@ -50,4 +50,4 @@ def test_a_guarantee_without_an_automated_fault_is_refused(tmp_path, tests, gap)
 def test_every_fault_has_a_row():
     page = reliability_page(ROOT)
 
-    assert page.count('<a id="') == 179
+    assert page.count('<a id="') == 180
