@@ -34,6 +34,7 @@ class Program(NamedTuple):
 CHROMIUM = ("chromium-headless-shell", "chromium", "chromium-browser")
 MANAGER = ("prometheus-alertmanager", "alertmanager")
 SLURM = "jobs of Slurm, their ends and requeues"
+VMALERT = "the rules of vmalert"
 PROGRAMS = (
     Program(("make",), ("make",), "everything"),
     Program(("gcc",), ("gcc", "libc6-dev"), "DeepSpeed"),
@@ -41,6 +42,8 @@ PROGRAMS = (
     Program(("promtool",), ("prometheus",), "the syntax of /metrics and of the rules"),
     Program(MANAGER, MANAGER[:1], "alerts through Alertmanager"),
     Program(("amtool",), MANAGER[:1], "the syntax of Alertmanager's configuration"),
+    Program(("victoria-metrics",), ("victoria-metrics",), VMALERT),
+    Program(("vmalert",), ("victoria-metrics",), VMALERT),
     Program(("munge",), ("munge",), SLURM),
     Program(("sbatch",), ("slurm-wlm",), SLURM),
     Program(("systemd-analyze",), ("systemd",), "units of systemd"),

@@ -23,7 +23,11 @@ MANIFEST_NAME = "sentinel-assets.json"
 _IMAGE = ("deploy/container", "constraints.txt")
 TARGETS = {
     "prometheus": ("deploy/prometheus", "deploy/alertmanager"),
+    "vmalert": ("deploy/vmalert", "deploy/alertmanager"),
+    "mimir": ("deploy/mimir",),
+    "thanos": ("deploy/thanos", "deploy/alertmanager"),
     "grafana": ("grafana",),
+    "grafana-alerting": ("deploy/grafana-alerting",),
     "slurm": ("deploy/slurm",),
     "kubernetes": ("deploy/kubernetes", *_IMAGE, "grafana/dashboards"),
     "helm": ("deploy/helm", *_IMAGE),
@@ -108,20 +112,22 @@ def rendered_files(targets: Iterable[str], options: Mapping[str, str]) -> dict[s
 def export(
     directory: Path,
     targets: Iterable[str],
-    options: Mapping[str, str],
+    options: Mapping[str, str | None],
     *,
     defaults: Mapping[str, str] | None = None,
     force: bool = False,
 ) -> list[str]:
     """Write the files of the targets into a directory; returns the paths of those that changed.
 
-    Targets and options of an earlier export are kept, except for options that are given again.
-    `defaults` are options that apply unless given, now or earlier. Raises ChangedFilesError, and
-    writes nothing, if a file differs from what was exported and `force` is false; OSError;
-    ValueError for an invalid manifest or option.
+    Targets and options of an earlier export are kept, except for options that are given again; one
+    that is None returns to its default. `defaults` are options that apply unless given, now or
+    earlier. Raises ChangedFilesError, and writes nothing, if a file differs from what was exported
+    and `force` is false; OSError; ValueError for an invalid manifest or option.
     """
     former = Manifest.read(directory) or Manifest()
-    wanted = {**(defaults or {}), **former.options, **options}
+    given = {**former.options, **options}
+    chosen = {name: value for name, value in given.items() if value is not None}
+    wanted = {**(defaults or {}), **chosen}
     all_targets = former.targets | {*targets}
     texts = rendered_files(all_targets, wanted)
     found = {path: _checksum(directory / path) for path in texts}

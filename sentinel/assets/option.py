@@ -22,9 +22,11 @@ PROMETHEUS, ALERTMANAGER = (
     "deploy/prometheus/prometheus.yml",
     "deploy/alertmanager/alertmanager.yml",
 )
+VM_SCRAPE = "deploy/vmalert/scrape.yml"
 BOARDS = ("fleet", "run-health", "rl", "training", "ranks", "system", "sentinel")
 """Names of the dashboards."""
 DATASOURCE = "grafana/provisioning/datasources/prometheus.yaml"
+GRAFANA_ALERTS = "deploy/grafana-alerting/rules.yaml"
 COMPOSE = "deploy/compose/compose.yaml"
 JOB, CHART = "deploy/kubernetes/job/job.yaml", "deploy/helm/sentinel/values.yaml"
 MONITORING, BY_SERVICE = (
@@ -92,7 +94,7 @@ OPTIONS = (
         "/etc/prometheus/targets",
         "directory of the files by which Prometheus discovers the agents",
         _PATH,
-        ((PROMETHEUS, "{}/*.json"), (COMPOSE, "/targets:{}:ro")),
+        ((PROMETHEUS, "{}/*.json"), (VM_SCRAPE, "{}/*.json"), (COMPOSE, "/targets:{}:ro")),
     ),
     Option(
         "prometheus.alertmanager",
@@ -109,6 +111,7 @@ OPTIONS = (
         (
             (PROMETHEUS, "  scrape_interval: {0}\n  evaluation_interval: {0}"),
             (PROMETHEUS, "refresh_interval: {}"),
+            (VM_SCRAPE, "scrape_interval: {}"),
             (DATASOURCE, "timeInterval: {}"),
         ),
     ),
@@ -117,7 +120,7 @@ OPTIONS = (
         "",
         "file with the token of the agents, as Prometheus sees it",
         _PATH,
-        ((PROMETHEUS, "    authorization:\n      credentials_file: {}"),),
+        _places((PROMETHEUS, VM_SCRAPE), "    authorization:\n      credentials_file: {}"),
         "/etc/prometheus/secrets/sentinel_token",
     ),
     Option(
@@ -125,7 +128,7 @@ OPTIONS = (
         "",
         "label `cluster` of everything that this Prometheus sends on",
         r"[\w.-]+",
-        ((PROMETHEUS, "  external_labels:\n    cluster: {}"),),
+        _places((PROMETHEUS, VM_SCRAPE), "  external_labels:\n    cluster: {}"),
         "a100",
     ),
     Option(
@@ -148,6 +151,13 @@ OPTIONS = (
         "address at which Grafana reads Prometheus",
         _URL,
         ((DATASOURCE, "url: {}"),),
+    ),
+    Option(
+        "grafana.datasource_uid",
+        "sentinel-prometheus",
+        "identifier of that Prometheus in Grafana",
+        r"[\w-]{1,40}",
+        ((DATASOURCE, "uid: {}"), (GRAFANA_ALERTS, "datasourceUid: {}")),
     ),
     Option(
         "grafana.page_url",
@@ -309,16 +319,21 @@ def parse_assignment(text: str) -> tuple[str, str]:
     Raises OptionError for an unknown name, with the nearest one, and for a value that is not valid.
     """
     name, equals, value = text.partition("=")
-    option = {each.name: each for each in OPTIONS}.get(name)
     if not equals:
         raise OptionError(f'"{text}" is not NAME=VALUE.')
-    if option is None:
-        hint = nearest_hint(name, [each.name for each in OPTIONS], similarity=0.5)
-        raise OptionError(
-            f'There is no option "{name}".{hint} `sentinel assets list` shows all of them.'
-        )
-    option.check(value)
+    option_of(name).check(value)
     return name, value
+
+
+def option_of(name: str) -> Option:
+    """The option of that name. Raises OptionError with the nearest name if there is none."""
+    for option in OPTIONS:
+        if option.name == name:
+            return option
+    hint = nearest_hint(name, [each.name for each in OPTIONS], similarity=0.5)
+    raise OptionError(
+        f'There is no option "{name}".{hint} `sentinel assets list` shows all of them.'
+    )
 
 
 def _commented(block: str) -> str:

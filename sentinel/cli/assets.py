@@ -55,6 +55,10 @@ def export(  # noqa: PLR0913, PLR0917 - the options of the command
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="Option, as shown by `list`; repeatable."),
     ] = None,
+    unset: Annotated[
+        list[str] | None,
+        typer.Option("--unset", metavar="NAME", help="Option to set back to its default."),
+    ] = None,
     config: Annotated[
         Path | None, typer.Option(help="Settings file instead of sentinel.toml.")
     ] = None,
@@ -76,9 +80,9 @@ def export(  # noqa: PLR0913, PLR0917 - the options of the command
     """
     from sentinel.assets.export import ChangedFilesError, differences
     from sentinel.assets.export import export as export_files
-    from sentinel.assets.option import parse_assignment
+    from sentinel.assets.option import option_of, parse_assignment
 
-    if check and (targets or assignments or force):
+    if check and (targets or assignments or unset or force):
         message = "--check compares all of an earlier export: give it no other option but --json."
         raise error_exit("assets export", message)
     try:
@@ -86,7 +90,8 @@ def export(  # noqa: PLR0913, PLR0917 - the options of the command
             _print_differences(differences(directory), as_json=json)
             return
         chosen = _checked_targets(targets or [], directory)
-        options = dict(parse_assignment(each) for each in assignments or ())
+        options: dict[str, str | None] = {option_of(name).name: None for name in unset or ()}
+        options |= dict(parse_assignment(each) for each in assignments or ())
         defaults = _options_of_settings(config)
         written = export_files(directory, chosen, options, defaults=defaults, force=force)
     except ChangedFilesError as error:

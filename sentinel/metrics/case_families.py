@@ -17,6 +17,7 @@ from sentinel.metrics.label import sanitize_label
 from sentinel.model.finding import Severity
 from sentinel.model.message import Message, build_message
 from sentinel.model.notification import Notification, NotificationReason
+from sentinel.stats.downsampled_history import DownsampledHistory
 
 MAX_CASES = 16
 """Number of unresolved cases that are exported: the most severe, then the newest."""
@@ -78,9 +79,15 @@ def exported_cases(alerts: AlertState, now: float) -> list[ExportedCase]:
 
 
 def case_families(
-    build: FamilyBuilder, cases: Iterable[ExportedCase], ended_alerts: Iterable[CaseAlert]
+    build: FamilyBuilder,
+    cases: Iterable[ExportedCase],
+    ended_alerts: Iterable[CaseAlert],
+    step_times: DownsampledHistory,
 ) -> Iterator[Family]:
-    """The families of `cases`; `ended_alerts` were exported before and do not fire any more."""
+    """The families of `cases`; `ended_alerts` were exported before and do not fire any more.
+
+    `step_times` are the times of the steps of the run, in seconds since the epoch.
+    """
     cases = list(cases)
     messages = {case.name: build_message(case.notification, None) for case in cases}
     yield _firing_family(build, cases, ended_alerts)
@@ -110,6 +117,17 @@ def case_families(
         "sentinel_case_opened_timestamp_seconds",
         "Time at which the case was opened.",
         {case.name: case.notification.incident.opened_time for case in cases},
+        "case",
+    )
+    yield build.gauge(
+        "sentinel_case_time_to_detect_seconds",
+        "Time from the onset of the case to its first alert. Not known of an onset before the "
+        "start of the agent.",
+        {
+            case.name: delay
+            for case in cases
+            if (delay := _time_to_detect(case, step_times)) is not None
+        },
         "case",
     )
     yield build.gauge(
@@ -152,6 +170,12 @@ def _exported_case(alerts: AlertState, notification: Notification, now: float) -
         tuple(sorted(detectors)),
         not is_silenced and not is_held,
     )
+
+
+def _time_to_detect(case: ExportedCase, step_times: DownsampledHistory) -> float | None:
+    onset_time = step_times.value_at(case.notification.onset_step)
+    first_alert = min(each.opened_time for each in case.notification.incidents)
+    return None if onset_time is None else max(0.0, first_alert - onset_time)
 
 
 def _firing_family(

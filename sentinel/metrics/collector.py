@@ -75,7 +75,8 @@ class RunCollector(Collector):
             # Without a last value of 0, an alert that ended before the agent was killed would fire
             # again: the rules use the last values of a killed agent.
             ended = [alert for alert in exported.values() if alert not in firing]
-        yield from case_families(FamilyBuilder(sanitize_label(run_state.run)), shown, ended)
+        build = FamilyBuilder(sanitize_label(run_state.run))
+        yield from case_families(build, shown, ended, run_state.step_times)
 
     def _delivery_family(self, run: str) -> Family:
         counts = {

@@ -21,6 +21,7 @@ from sentinel.pipeline.time_use import TimeUse
 from sentinel.signals.catalogue import POSITION_KEYS, SIGNALS, WEIGHT_KEY
 from sentinel.signals.coverage import Coverage
 from sentinel.signals.kl import KL_SIGNALS, KlKind, kl_kind_attribute
+from sentinel.stats.downsampled_history import DownsampledHistory
 
 RUN_STATES = ("starting", "running", "stalled", "finished", "failed", "died")
 
@@ -67,6 +68,8 @@ class RunState:
     step_count: int = 0
     checkpoint_count: int = 0
     last_step_time: float = nan
+    step_times: DownsampledHistory = field(default_factory=DownsampledHistory)
+    """Times of steps of the newest course of the run."""
     last_checkpoint_time: float = nan
     last_checkpoint_step: int | None = None
     last_checkpoint_path: str = ""
@@ -112,6 +115,7 @@ class RunState:
             reported=self.reported.copy(),
             alerts=self.alerts.copy(),
             coverage=self.coverage.copy(),
+            step_times=self.step_times.copy(),
         )
         copied.rank_selection = self.rank_selection.copy(self.alerts.incident_ranks())
         return copied
@@ -190,6 +194,9 @@ class RunState:
         if record.event is Event.STEP:
             self.step_count += 1
             self.last_step_time = record.time
+            # A run that continues from a checkpoint takes steps again.
+            self.step_times.discard_from(record.step)
+            self.step_times.add(record.step, record.time)
             self.rank_selection.update_weights(record)
             # The last steps of a run may be read after its end.
             self.last_state = "running" if self.is_active else self.last_state

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 MAX_POINTS = 128
 """Points stored; with more, every second one is deleted."""
@@ -23,6 +23,10 @@ class DownsampledHistory:
     steps: list[int] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
     spacing_steps: int = 1
+
+    def copy(self) -> DownsampledHistory:
+        """A copy that later points do not change."""
+        return replace(self, steps=self.steps.copy(), values=self.values.copy())
 
     def add(self, step: int, value: float) -> None:
         """Add the value of a step, unless it is too close to the last point or before it."""

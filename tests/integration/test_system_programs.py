@@ -17,6 +17,8 @@ EVERYTHING = (
     "prometheus",
     "promtool",
     "amtool",
+    "victoria-metrics",
+    "vmalert",
     "munge",
     "sbatch",
     "chromium-headless-shell",

@@ -10,6 +10,7 @@ from tools.generate.agent_alerts import AGENT_ALERTS
 from tools.generate.boards import boards, dashboards_kustomization
 from tools.generate.cause_docs import cause_docs, diagnosis_page
 from tools.generate.detector_docs import detector_docs, detectors_page
+from tools.generate.grafana_alerting import grafana_alerting
 from tools.generate.layers import with_layers
 from tools.generate.metrics_reference import metrics_page
 from tools.generate.prometheus_rules import (
@@ -19,6 +20,7 @@ from tools.generate.prometheus_rules import (
     rule_groups,
 )
 from tools.generate.reliability import reliability_page
+from tools.generate.rule_variants import mimir_rules, thanos_rules, vmalert_rules
 from tools.generate.runbooks import runbook_pages
 
 ROOT = Path(__file__).parents[2]
@@ -34,9 +36,12 @@ def documents() -> dict[str, str]:
     pages = runbook_pages(detectors, AGENT_ALERTS, causes).items()
     texts = {"deploy/prometheus/rules.yml": prometheus_rules(detectors, AGENT_ALERTS)}
     texts["deploy/prometheus/rules_detectors_test.yml"] = detector_rule_tests(detectors)
-    texts["deploy/kubernetes/monitoring/prometheus-rule.yaml"] = prometheus_rule(
-        rule_groups(detectors, AGENT_ALERTS)
-    )
+    groups = rule_groups(detectors, AGENT_ALERTS)
+    texts["deploy/kubernetes/monitoring/prometheus-rule.yaml"] = prometheus_rule(groups)
+    texts["deploy/vmalert/rules.yml"] = vmalert_rules(groups)
+    texts["deploy/mimir/rules.yml"] = mimir_rules(groups)
+    texts["deploy/thanos/rules.yml"] = thanos_rules(groups)
+    texts["deploy/grafana-alerting/rules.yaml"] = grafana_alerting(groups)
     dashboards = (path.stem for path in (ROOT / DASHBOARD_DIR).glob("*.json"))
     texts[f"{DASHBOARD_DIR}/kustomization.yaml"] = dashboards_kustomization(dashboards)
     texts["docs/metrics.md"] = metrics_page(detectors)

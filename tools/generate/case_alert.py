@@ -29,11 +29,7 @@ def case_rule(runbook_url: str, causes_url: str) -> dict[str, Any]:
     """The rule `SentinelCase`; `runbook_url` is that of the detector of the alert."""
     return {
         "alert": "SentinelCase",
-        "expr": (
-            "max by (run, case, cause, severity, detector) (sentinel_case_firing"
-            f" or (last_over_time(sentinel_case_firing[{CASE_HOLD}])"
-            f" unless on (run) {ACTIVE_SELECTOR})) == 1"
-        ),
+        "expr": f"{case_state()} == 1",
         "annotations": {
             "summary": _headline("title"),
             "resolved_summary": _headline("name"),
@@ -50,6 +46,18 @@ def case_rule(runbook_url: str, causes_url: str) -> dict[str, Any]:
             ),
         },
     }
+
+
+def case_state() -> str:
+    """PromQL of the state of each alert of a case: 1 while it fires."""
+    return f"max by (run, case, cause, severity, detector) ({or_last('sentinel_case_firing')})"
+
+
+def or_last(selector: str) -> str:
+    """PromQL of the series, and of runs whose agent is gone, of their last samples."""
+    return (
+        f"{selector} or (last_over_time({selector}[{CASE_HOLD}]) unless on (run) {ACTIVE_SELECTOR})"
+    )
 
 
 def _headline(part: str) -> str:

@@ -136,13 +136,25 @@ class _Dumper(yaml.SafeDumper):
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG002
         super().increase_indent(flow, False)
 
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
+        return True
+
 
 def _text_node(dumper: _Dumper, text: str) -> yaml.ScalarNode:
     style = "|" if "\n" in text else ">" if len(text) > WIDTH else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
+class OneLine(dict[str, Any]):
+    """A mapping that is written on one line."""
+
+
+def _one_line_node(dumper: _Dumper, data: OneLine) -> yaml.MappingNode:
+    return dumper.represent_mapping("tag:yaml.org,2002:map", data, flow_style=True)
+
+
 _Dumper.add_representer(str, _text_node)
+_Dumper.add_representer(OneLine, _one_line_node)
 
 
 def yaml_text(data: object, comment: str = "") -> str:

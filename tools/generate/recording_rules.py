@@ -69,5 +69,10 @@ RECORDING_RULES = (
         f"avg((run:sentinel_alerts_firing:sum == bool 0) and on (run) {_ACTIVE})",
     ),
     RecordingRule("run:sentinel_sink_deliveries:increase1d", notifications()),
+    # Also of cases that are over, of each its last estimate of the onset.
+    RecordingRule(
+        "fleet:sentinel_case_time_to_detect_seconds:avg1d",
+        "avg(max by (run, case) (last_over_time(sentinel_case_time_to_detect_seconds[1d])))",
+    ),
     RecordingRule("run:sentinel_client_overhead_per_step_seconds:rate5m", overhead_per_step()),
 )

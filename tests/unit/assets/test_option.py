@@ -17,6 +17,7 @@ OTHER_VALUES = {
     "alertmanager.group_wait": "1s",
     "alertmanager.slack_url_file": "/run/secrets/slack",
     "grafana.prometheus_url": "http://prometheus:9090",
+    "grafana.datasource_uid": "prometheus-2",
     "grafana.page_url": "https://training.example.org",
     "kubernetes.namespace": "research",
     "kubernetes.release": "prometheus",

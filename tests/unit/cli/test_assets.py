@@ -13,6 +13,7 @@ from sentinel.assets import export
 from sentinel.assets.option import OPTIONS
 from sentinel.cli.main import app
 
+PROMETHEUS = "out/deploy/prometheus/prometheus.yml"
 REPOSITORY = Path(__file__).parents[3]
 
 
@@ -111,6 +112,24 @@ def test_a_later_export_keeps_targets_and_options(assets, tmp_path):
     assert (tmp_path / "out/deploy/systemd").is_dir()
 
 
+def test_an_option_is_set_back_to_its_default(assets, tmp_path):
+    """That of the settings, or that of the files."""
+    (tmp_path / "sentinel.toml").write_text('token_file = "/etc/sentinel/token"')
+    assets("export", "out", "--for", "prometheus", "--for", "systemd")
+    before = files_below(tmp_path / "out")
+    token = "prometheus.token_file"
+    assets("export", "out", "--set", f"{token}=/run/token", "--set", "systemd.user=ml")
+    assert files_below(tmp_path / "out") != before
+
+    assets("export", "out", "--unset", token, "--unset", "systemd.user")
+    assert files_below(tmp_path / "out") == before
+    (tmp_path / "sentinel.toml").unlink()
+    assets("export", "out")
+    assert files_below(tmp_path / "out") == before
+    assets("export", "out", "--unset", token)
+    assert "\n    authorization" not in (tmp_path / PROMETHEUS).read_text()
+
+
 def test_a_file_that_was_changed_by_hand_is_replaced_by_force_only(assets, tmp_path):
     assets("export", "out", "--for", "prometheus")
     changed = tmp_path / "out/deploy/prometheus/prometheus.yml"
@@ -160,9 +179,11 @@ def test_a_check_lists_what_is_missing_and_what_a_later_version_would_write(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["out"], "name at least one target with --for: prometheus, grafana,"),
+        (["out"], "name at least one target with --for: prometheus, vmalert,"),
         (["out", "--for", "kubernets"], 'Did you mean "kubernetes"?'),
         (["out", "--for", "systemd", "--set", "systemd.usr=x"], 'Did you mean "systemd.user"?'),
+        (["out", "--for", "systemd", "--unset", "systemd.usr"], 'Did you mean "systemd.user"?'),
+        (["out", "--check", "--unset", "systemd.user"], "--check compares all"),
         (["out", "--check"], "nothing was exported to it"),
         (["file", "--for", "systemd"], "file"),
         (["invalid", "--for", "systemd"], "is not a manifest of exported files"),

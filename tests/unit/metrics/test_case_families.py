@@ -44,6 +44,10 @@ def case(reason=NotificationReason.OPENED, seconds=0.0, **changes):
     return replace(result, case_notifications=(changed,))
 
 
+def replace_time(result, time):
+    return replace(result, record=replace(result.record, time=time))
+
+
 def severe(severity):
     return {"incident": replace(make_incident(), severity=severity)}
 
@@ -196,3 +200,28 @@ def test_the_number_of_ended_alerts_is_bounded():
     ended = firing(shown)[1]
     assert len(ended) == MAX_ENDED_ALERTS
     assert ended[-1][0] == f"kl_blowup#{MAX_ENDED_ALERTS + 4}"
+
+
+def test_the_time_to_detect_is_from_the_onset_to_the_first_alert_of_the_case():
+    """Its incidents fired at step 100; the onset is step 86."""
+    steps = [
+        replace_time(step_result(step=step), NOW - 2.0 * (100 - step)) for step in (80, 90, 100)
+    ]
+    exposition = make_exposition(*steps, case(seconds=500.0, diagnosis=DIAGNOSIS))
+
+    assert of_metric(samples(exposition), "time_to_detect_seconds") == {(CASE,): 28.0}
+
+
+def test_an_onset_before_the_first_step_that_the_agent_saw_has_no_time_to_detect():
+    exposition = make_exposition(replace_time(step_result(step=95), NOW), case(diagnosis=DIAGNOSIS))
+
+    assert of_metric(samples(exposition), "time_to_detect_seconds") == {}
+
+
+def test_the_time_of_an_onset_is_that_of_the_newest_course_of_the_run():
+    """From step 85 on, the run took its steps again after a restart."""
+    times = {80: 0.0, 90: 10.0, 100: 20.0, 85: 100.0, 95: 110.0}
+    steps = [replace_time(step_result(step=step), NOW - 200 + time) for step, time in times.items()]
+    exposition = make_exposition(*steps, case(diagnosis=replace(DIAGNOSIS, onset_step=90)))
+
+    assert of_metric(samples(exposition), "time_to_detect_seconds") == {(CASE,): 95.0}
