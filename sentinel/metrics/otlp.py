@@ -18,6 +18,7 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
+from requests import Session
 
 from sentinel.metrics.family import Family
 from sentinel.model.counters import Counters
@@ -169,7 +170,17 @@ def _make_exporter() -> Any:
         OTLPMetricExporter,
     )
 
-    return OTLPMetricExporter()
+    return OTLPMetricExporter(session=_Session())
+
+
+class _Session(Session):
+    """Prefers the certificate of OTEL_EXPORTER_OTLP_CERTIFICATE to that of REQUESTS_CA_BUNDLE."""
+
+    def merge_environment_settings(
+        self, url: Any, proxies: Any, stream: Any, verify: Any, cert: Any
+    ) -> Any:
+        own = self.verify if verify is None else verify
+        return super().merge_environment_settings(url, proxies, stream, own, cert)
 
 
 def _make_resource(run: str) -> Any:

@@ -16,7 +16,9 @@ class HttpRequest:
     """An unsent HTTP request. Its repr is empty, since URL, body and headers may hold secrets.
 
     `allow_http` permits an unencrypted request to another machine. `follow_up` is sent once after
-    the receiver accepted this request; its outcome is ignored.
+    the receiver accepted this request; its outcome is ignored. `ca_file` has the certificates that
+    the receiver's is checked against instead of those of the system, and `client_files` are the
+    own certificate and, unless it is in the same file, its key.
     """
 
     url: str = field(repr=False)
@@ -25,6 +27,8 @@ class HttpRequest:
     method: Literal["GET", "POST", "PUT", "PATCH"] = "POST"
     allow_http: bool = False
     follow_up: HttpRequest | None = None
+    ca_file: str = ""
+    client_files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

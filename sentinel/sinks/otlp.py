@@ -34,7 +34,8 @@ EVENT_NAME = "sentinel.case"
 _SEVERITIES = {Severity.CRITICAL: (17, "ERROR"), Severity.WARNING: (13, "WARN")}
 _INFO = (9, "INFO")
 _MAX_ATTRIBUTE_CHARS = 300
-_ENDPOINT, _HEADERS = "OTEL_EXPORTER_OTLP_{}ENDPOINT", "OTEL_EXPORTER_OTLP_{}HEADERS"
+_PREFIX = "OTEL_EXPORTER_OTLP_"
+_FILES = ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY")
 
 
 @dataclass(config=ConfigDict(extra="forbid", hide_input_in_errors=True))
@@ -42,8 +43,10 @@ class Otlp:
     """`url` receives the POST, and `authorization` is its header of that name.
 
     By default they are those of the variables `OTEL_EXPORTER_OTLP_ENDPOINT` and
-    `OTEL_EXPORTER_OTLP_HEADERS`, or of these for logs. `allow_http` permits an unencrypted `url` on
-    another machine.
+    `OTEL_EXPORTER_OTLP_HEADERS`. The files of `OTEL_EXPORTER_OTLP_CERTIFICATE`,
+    `OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE` and `OTEL_EXPORTER_OTLP_CLIENT_KEY` are those of TLS.
+    The variables for logs, as `OTEL_EXPORTER_OTLP_LOGS_ENDPOINT`, precede these. `allow_http`
+    permits an unencrypted `url` on another machine.
     """
 
     url: SecretStr | None = None
@@ -57,18 +60,29 @@ class Otlp:
         if not url:
             raise ValueError("needs `url`, or the variable OTEL_EXPORTER_OTLP_ENDPOINT")
         check_url("url", url, allow_http=self.allow_http)
+        for name in _FILES:
+            if (file := _variable(name)) and not os.access(file, os.R_OK):
+                raise ValueError(f"cannot read the file of the variable {_PREFIX}{name}: {file}")
+        if _variable("CLIENT_KEY") and not _variable("CLIENT_CERTIFICATE"):
+            raise ValueError(f"{_PREFIX}CLIENT_KEY needs {_PREFIX}CLIENT_CERTIFICATE")
 
     def render(
         self, notification: Notification, delivery_id: str, receipt: str | None
     ) -> HttpRequest:
         """The request with one log record; its attributes are those of the incident."""
         del receipt
-        headers = {**_headers(os.environ), "Content-Type": "application/json"}
+        headers = {**_headers(), "Content-Type": "application/json"}
         if self.authorization:
             headers["Authorization"] = self.authorization.get_secret_value()
         body = json.dumps(_logs(notification, delivery_id), ensure_ascii=False)
+        ca_file, *client_files = map(_variable, _FILES)
         return HttpRequest(
-            self._url(), body.encode("utf-8", "replace"), headers, allow_http=self.allow_http
+            self._url(),
+            body.encode("utf-8", "replace"),
+            headers,
+            allow_http=self.allow_http,
+            ca_file=ca_file,
+            client_files=tuple(filter(None, client_files)),
         )
 
     def is_accepted(self, response: Response) -> bool:
@@ -87,9 +101,9 @@ class Otlp:
     def _url(self) -> str:
         if self.url is not None:
             return self.url.get_secret_value()
-        if url := os.environ.get(_ENDPOINT.format("LOGS_")):
+        if url := os.environ.get(f"{_PREFIX}LOGS_ENDPOINT"):
             return url
-        base = os.environ.get(_ENDPOINT.format(""), "")
+        base = os.environ.get(f"{_PREFIX}ENDPOINT", "")
         return f"{base.rstrip('/')}/v1/logs" if base else ""
 
 
@@ -99,10 +113,14 @@ def _has_rejected(response: Response) -> bool:
     return str(rejected) != "0"
 
 
-def _headers(environ: Mapping[str, str]) -> dict[str, str]:
+def _variable(name: str) -> str:
+    """The variable for logs, or that for all signals; empty if neither is set."""
+    return os.environ.get(f"{_PREFIX}LOGS_{name}") or os.environ.get(f"{_PREFIX}{name}", "")
+
+
+def _headers() -> dict[str, str]:
     """The headers of `name=value,...` with percent-encoded values."""
-    text = environ.get(_HEADERS.format("LOGS_")) or environ.get(_HEADERS.format(""), "")
-    pairs = (each.partition("=") for each in text.split(","))
+    pairs = (each.partition("=") for each in _variable("HEADERS").split(","))
     return {
         name.strip(): unquote(value.strip())
         for name, equals, value in pairs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import socket
+import ssl
 import subprocess
 import sys
 
@@ -13,6 +14,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
+from support.certificates import make_certificate, server_context
 from support.rank_processes import has_ended, until
 from support.webhook_receiver import Receiver
 
@@ -65,9 +67,33 @@ def texts(pairs):
     return {each.key: each.value.string_value for each in pairs}
 
 
-def test_metrics_and_cases_are_sent_in_the_format_of_opentelemetry(tmp_path, monkeypatch):
-    with Receiver() as collector:
+@pytest.fixture
+def tls(tmp_path, monkeypatch):
+    """TLS of a collector that accepts the certificate of the agent only, named by the variables."""
+    files = {}
+    for name in ("server", "client"):
+        folder = files[name] = tmp_path / name
+        folder.mkdir()
+        make_certificate(folder)
+    variables = {
+        "CERTIFICATE": files["server"] / "certificate.pem",
+        "CLIENT_CERTIFICATE": files["client"] / "certificate.pem",
+        "CLIENT_KEY": files["client"] / "key.pem",
+    }
+    for name, path in variables.items():
+        monkeypatch.setenv(f"OTEL_EXPORTER_OTLP_{name}", str(path))
+    # It has other certificates, and does not replace the variable.
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(files["client"] / "certificate.pem"))
+    context = server_context(files["server"] / "both.pem")
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(files["client"] / "certificate.pem")
+    return context
+
+
+def test_metrics_and_cases_are_sent_in_the_format_of_opentelemetry(tmp_path, monkeypatch, tls):
+    with Receiver(tls=tls) as collector:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url.rstrip("/"))
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_HEADERS", "tenant=cases")
         (tmp_path / "sentinel.toml").write_text("[sinks.otlp]\n")
         train()
     exports = [each for each in collector.accepted if each.path.endswith("/v1/metrics")]
@@ -86,7 +112,10 @@ def test_metrics_and_cases_are_sent_in_the_format_of_opentelemetry(tmp_path, mon
     assert len(times.bucket_counts) == len(times.explicit_bounds) + 1
     assert metrics["sentinel.loss"].gauge.data_points[0].as_double != 2.0
 
-    assert {each.headers["api-key"] for each in collector.accepted} == {"a key"}
+    assert {each.headers["api-key"] for each in exports} == {"a key"}
+    assert {(each.headers["tenant"], each.headers.get("api-key")) for each in cases} == {
+        ("cases", None)
+    }
     sent = Parse(cases[0].body, ExportLogsServiceRequest()).resource_logs[0]
     (record,) = sent.scope_logs[0].log_records
     assert (record.event_name, record.severity_text) == ("sentinel.case", "ERROR")

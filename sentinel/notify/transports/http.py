@@ -66,6 +66,8 @@ def _exchange(request: HttpRequest, connections: AbortableConnections, deadline:
             auth=_no_auth,
             # Requests to this machine must not pass through a proxy.
             proxies={"no_proxy": host} if is_loopback(host) else None,
+            verify=request.ca_file or None,
+            cert=_certificate(request.client_files),
             # That of a read is longer than the deadline, so that only the deadline applies.
             # That of a connection leaves time for the next address of the host.
             timeout=(deadline * CONNECT_SHARE, deadline + _READ_TIMEOUT_MARGIN_SECONDS),
@@ -75,6 +77,16 @@ def _exchange(request: HttpRequest, connections: AbortableConnections, deadline:
             body = response.raw.read(MAX_RESPONSE_BYTES, decode_content=False)
             retry_after = parse_retry_after(response.headers.get("Retry-After"), time.time())
             return Response(response.status_code, body.decode("utf-8", "replace"), retry_after)
+
+
+def _certificate(files: tuple[str, ...]) -> str | tuple[str, str] | None:
+    """One file, or certificate and key, as `requests` expects them."""
+    match files:
+        case (certificate, key):
+            return certificate, key
+        case (both,):
+            return both
+    return None
 
 
 class _NoRedirectSession(requests.Session):
