@@ -1,4 +1,4 @@
-"""Dashboards: valid schema, descriptions, and queries that return data."""
+"""Dashboards: valid schema, descriptions, and queries that return data; and alerts of Grafana."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import copy
 import json
 import re
 import warnings
+from pathlib import Path
 
 import pytest
+import yaml
 from dashboards import DASHBOARDS, VARIABLES, panels, queries, with_variables
 from hour import HOUR, prometheus_of_the_hour
 from programs import run_program
 from scenario import END, HEALTHY_RUN, RANKS, SLOW_RANK, START
-from support.results import RUN
+from support.results import DIAGNOSIS, RUN
 
 from sentinel.signals.catalogue import SIGNALS
 from tools.generate.boards.shared_panels import CLUSTER_AGENTS
@@ -23,6 +25,16 @@ VALUES = {"run": [RUN, HEALTHY_RUN], "rank": [str(rank) for rank in range(RANKS)
 """Values of the variables in the scenario."""
 OF_ALL_AGENTS = {"sentinel_build_info"}
 """Families without a run."""
+
+RULES = Path(__file__).parents[2] / "deploy" / "grafana-alerting" / "rules.yaml"
+ALERTS = {
+    rule["title"]: {query["refId"]: query["model"] for query in rule["data"]}
+    for group in yaml.safe_load(RULES.read_text())["groups"]
+    for rule in group["rules"]
+}
+"""Queries and condition of each alert that Grafana evaluates."""
+FIRING = {"SentinelCase", "SentinelWatchdog", "SentinelDetectorFailing", "SentinelRecordsDropped"}
+"""Alerts of the scenario at its end."""
 
 ALL_PANELS = [
     pytest.param(panel, id=f"{name}: {panel['title']}")
@@ -284,3 +296,33 @@ def test_the_top_panels_show_the_state_of_the_scenario(hour):
     assert hour.instant_query(with_variables(top["State"], HOUR), END)[0]["metric"] == {
         "state": "running"
     }
+
+
+# Alerts of Grafana
+
+
+def test_what_fires_in_grafana_exceeds_the_threshold(hour):
+    values = {
+        name: [float(each["value"][1]) for each in hour.instant_query(models["A"]["expr"], END)]
+        for name, models in ALERTS.items()
+    }
+
+    assert {name for name, found in values.items() if found} == FIRING
+    for name in FIRING:
+        (threshold,) = ALERTS[name]["C"]["conditions"][0]["evaluator"]["params"]
+        assert min(values[name]) > threshold
+
+
+def test_sentences_and_values_of_a_case_have_the_labels_of_its_alert(hour):
+    """Grafana attaches a series whose labels include those of the alert."""
+    models = ALERTS["SentinelCase"].items()
+    found = {name: hour.instant_query(model["expr"], END) for name, model in models if name != "C"}
+    (alert,) = found.pop("A")
+
+    assert alert["metric"].items() >= {"run": RUN, "cause": DIAGNOSIS.cause}.items()
+    assert found.pop("fact3") == []
+    for name, series in found.items():
+        (attached,) = series
+        assert attached["metric"].items() >= alert["metric"].items(), name
+    assert found["title"][0]["metric"]["text"].startswith("Policy collapse")
+    assert found["onset_step"][0]["value"][1] == "86"
