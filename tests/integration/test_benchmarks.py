@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from shutil import which
 
 import pytest
 from programs import find
@@ -23,7 +24,10 @@ WRITTEN = ("benchmarks", "docs")
 STARTED_BY_OTHERS = {"fleet_nodes", "onsets"}
 """By `fleet`, and by tests/unit/benchmarks/test_onset_places.py."""
 BROWSER = ("page_charts", "page_insight", "pages")
+STACK = {"prometheus_delay": (("prometheus",), ("alertmanager", "prometheus-alertmanager"))}
+"""Programs that they need, under any of their names."""
 SMALLEST = {
+    "prometheus_delay": "--changes 1 --interval 1s",
     "page_charts": "--steps 200 --ranks 2 --trials 1",
     "aggregation": "--ranks 2 --rounds 1 --seconds 0.1 --own-seconds 1 --rates 10",
     "healthy_pauses": "--minutes 0.02 --only steady",
@@ -90,6 +94,9 @@ def repository(tmp_path_factory):
 def runs(repository, tmp_path_factory):
     """Exit code, output and seconds of each program whose needs are installed."""
     names = set(SMALLEST) - (set() if find_chromium() else set(BROWSER))
+    names -= {
+        name for name, needs in STACK.items() if not all(any(map(which, each)) for each in needs)
+    }
     return run_programs(repository, names, tmp_path_factory.mktemp("runs"))
 
 
@@ -121,6 +128,8 @@ def test_every_program_is_listed():
 def test_the_program_runs(runs, name):
     if name in BROWSER:
         find(*PROGRAMS)
+    for needed in STACK.get(name, ()):
+        find(*needed)
     code, output, _ = runs[name]
 
     assert (code, "Traceback" in output) == (0, False), output[-3000:]
