@@ -23,6 +23,7 @@ _DETECTORS_ON_FOLLOWERS = frozenset({"node_lost"})
 
 _RUN_LEVEL_METRICS = frozenset(
     {
+        "sentinel_attempt_start_timestamp_seconds",
         "sentinel_run",
         "sentinel_run_active",
         "sentinel_run_setting",

@@ -65,6 +65,13 @@ def _run_families(build: FamilyBuilder, run_state: RunState) -> Iterator[Family]
     yield build.gauge(
         "sentinel_run_active", "1 while the run is, or should be, training.", run_state.is_active
     )
+    if run_state.attempt >= 0:
+        yield build.gauge(
+            "sentinel_attempt_start_timestamp_seconds",
+            "Time at which the newest attempt of the run started; the first is 1.",
+            {str(run_state.attempt + 1): run_state.attempt_start_time},
+            "attempt",
+        )
     states = {state: state == run_state.state for state in RUN_STATES}
     yield build.gauge("sentinel_run_state", "1 for the state the run is in.", states, "state")
     if run_state.step is not None:

@@ -76,6 +76,8 @@ class RunState:
     """File or folder of the last checkpoint; empty if that is not known."""
     start_time: float = nan
     """Time of the first record of the run."""
+    attempt_start_time: float = nan
+    """Time at which the newest attempt started."""
     end_time: float = nan
     """Time at which the newest attempt ended; NaN while it runs."""
     signals: dict[str, float] = field(default_factory=dict)
@@ -179,7 +181,7 @@ class RunState:
             self.start_time = record.time
         if record.attempt != self.attempt:
             self.attempt, self.last_state = record.attempt, "starting"
-            self.end_time = nan
+            self.attempt_start_time, self.end_time = record.time, nan
             self.rank_selection.clear()
             self.reported.patches.clear()
             self.reported.update(record)

@@ -104,10 +104,12 @@ def test_a_follower_does_not_export_run_level_metrics():
     heartbeat = make_result(
         Event.HEARTBEAT, values={"ranks_running": 2.0}, attributes={"state": "running"}
     )
-    head, follower = series(HEAD, step, heartbeat), series(FOLLOWER, step, heartbeat)
+    results = make_result(Event.START, rank=2), step, heartbeat
+    head, follower = series(HEAD, *results), series(FOLLOWER, *results)
     missing = {name for name, *_ in head.keys() - follower.keys()}
 
     assert missing == {
+        "sentinel_attempt_start_timestamp_seconds",
         "sentinel_run_active",
         "sentinel_run_info",
         "sentinel_run_setting",

@@ -71,6 +71,21 @@ def test_exactly_one_run_state_is_set():
     assert shown["sentinel_run_active",] == 1
 
 
+def test_only_the_newest_attempt_is_exported_with_its_start():
+    """The first is 1. Records of late ranks do not change the time."""
+    first, second = make_result(Event.START, rank=0), make_result(Event.START, attempt=2, rank=0)
+    late = make_result(Event.START, attempt=2, rank=1, time=NOW + 50)
+    name = "sentinel_attempt_start_timestamp_seconds"
+
+    def attempts(*results):
+        shown = samples(make_exposition(*results))
+        return {key[1]: value for key, value in shown.items() if key[0] == name}
+
+    assert attempts(step_result()) == {}
+    assert attempts(first, step_result()) == {"1": NOW + 1}
+    assert attempts(first, second, late) == {"3": NOW + 1}
+
+
 def test_a_finished_run_is_not_active():
     """The value becomes 0 before the series disappears."""
     shown = samples(
