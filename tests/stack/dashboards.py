@@ -9,7 +9,10 @@ from pathlib import Path
 FOLDER = Path(__file__).parents[2] / "grafana" / "dashboards"
 DASHBOARDS = {path.stem: json.loads(path.read_text()) for path in FOLDER.glob("*.json")}
 
-VARIABLES = ("$run", "$rank", "$__rate_interval", "$__range", "$__interval")
+VARIABLES = (
+    *("$cluster", "$algorithm", "$run", "$attempt", "$rank"),
+    *("$__rate_interval", "$__range"),
+)
 
 
 def panels(dashboard: dict) -> Iterator[dict]:

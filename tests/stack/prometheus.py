@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 
 import requests
 from programs import is_ready
@@ -13,6 +14,7 @@ class Prometheus:
     """A Prometheus at `url`."""
 
     url: str
+    session: requests.Session = field(default_factory=requests.Session)
 
     @property
     def ready(self) -> bool:
@@ -34,7 +36,7 @@ class Prometheus:
         requests.post(f"{self.url}/-/reload", timeout=240).raise_for_status()
 
     def _get(self, endpoint: str, **parameters):
-        response = requests.get(f"{self.url}/api/v1/{endpoint}", params=parameters, timeout=240)
+        response = self.session.get(f"{self.url}/api/v1/{endpoint}", params=parameters, timeout=240)
         body = response.json()
         assert body["status"] == "success", f"{parameters}: {body}"
         return body["data"]

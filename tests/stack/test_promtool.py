@@ -8,7 +8,6 @@ import pytest
 import yaml
 from programs import run_program
 from prometheus_client import generate_latest
-from scenario import openmetrics
 from support.results import incident_result, make_incident, make_result, make_spread, step_result
 
 from sentinel.metrics.exposition import Exposition
@@ -121,17 +120,3 @@ def test_compose_mounts_the_dashboards_where_grafana_reads_them():
     folder = provider["providers"][0]["options"]["path"]
 
     assert f"../../grafana/dashboards:{folder}:ro" in compose["services"]["grafana"]["volumes"]
-
-
-def test_the_scenario_is_valid_openmetrics(promtool, tmp_path):
-    (tmp_path / "hour.om").write_text(openmetrics())
-    read = run_program(
-        promtool,
-        "tsdb",
-        "create-blocks-from",
-        "openmetrics",
-        f"{tmp_path}/hour.om",
-        f"{tmp_path}/d",
-    )
-
-    assert read.returncode == 0, read.stdout

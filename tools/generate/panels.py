@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -68,18 +68,23 @@ class PanelOptions:
 
 @dataclass(frozen=True)
 class LabelVariable:
-    """A variable with the values of a label of a series; if `is_multi`, several can be selected."""
+    """A variable with the values of a label of a series.
+
+    If `is_multi`, several can be selected, by default all, also of series without the label.
+    """
 
     name: str
     series: str
     is_multi: bool = False
+    is_number: bool = False
 
 
 @dataclass(frozen=True)
 class DashboardOptions:
     """Title, uid, description and variables of a dashboard.
 
-    `page_path` is the path of the page that it links to, on the server that `page` names.
+    `page_path` is the path of the page that it links to, on the server that `page` names. Queries
+    over time have series only while the query `condition` has one, if there is such.
     """
 
     title: str
@@ -87,6 +92,7 @@ class DashboardOptions:
     description: str
     variables: Sequence[LabelVariable]
     page_path: str
+    condition: str = ""
 
 
 def stat_panel(
@@ -251,7 +257,7 @@ def dashboard_json(
     dashboard.refresh("30s").time("now-6h", "now").timezone("browser")
     dashboard.tooltip(model.DashboardCursorSync.CROSSHAIR)
     dashboard.with_variable(
-        board.DatasourceVariable("datasource").type("prometheus").label("Source")
+        board.DatasourceVariable("datasource").type("prometheus").label("Data source")
     )
     for variable in options.variables:
         dashboard.with_variable(_label_variable(variable))
@@ -268,7 +274,14 @@ def dashboard_json(
         .tags(["sentinel"]).as_dropdown(True).include_vars(True).keep_time(True)
     )  # fmt: skip
     dashboard.link(link("Page of sentinel", f"${{page}}{options.page_path}"))
-    built = json.dumps(_number_panels(dashboard.build()), cls=JSONEncoder, sort_keys=True)
+    model_of_board = dashboard.build()
+    for number, panel in enumerate(_panels_and_rows(model_of_board), start=1):
+        # A panel needs a unique id so that links to it work.
+        panel.id_val = number
+        for target in getattr(panel, "targets", None) or ():
+            if target.range_val and options.condition:
+                target.expr = _with_condition(target.expr, options.condition)
+    built = json.dumps(model_of_board, cls=JSONEncoder, sort_keys=True)
     return f"{_with_lines(json.loads(built))}\n"
 
 
@@ -295,7 +308,8 @@ def _label_variable(variable: LabelVariable) -> Any:
     if variable.is_multi:
         built.multi(True).include_all(True).all_value(".*")
         built.current(model.VariableOption(text="All", value="$__all"))
-    return built.sort(model.VariableSort.ALPHABETICAL_DESC)
+    orders = model.VariableSort
+    return built.sort(orders.NUMERICAL_ASC if variable.is_number else orders.ALPHABETICAL_ASC)
 
 
 def _configure(
@@ -338,11 +352,12 @@ def _legend() -> Any:
     return legend.display_mode(common.LegendDisplayMode.LIST)
 
 
-def _number_panels(built: Any) -> Any:
-    # A panel needs a unique id so that links to it work.
-    count = 0
+def _panels_and_rows(built: Any) -> Iterator[Any]:
     for panel in built.panels:
-        for each in (panel, *(getattr(panel, "panels", None) or ())):
-            count += 1
-            each.id_val = count
-    return built
+        yield panel
+        yield from getattr(panel, "panels", None) or ()
+
+
+def _with_condition(expr: str, condition: str) -> str:
+    # `and` binds more than `or`, and less than arithmetic.
+    return f"{f'({expr})' if ' or ' in expr else expr} and on () {condition}"

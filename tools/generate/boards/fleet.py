@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tools.generate.boards.shared_panels import lines_panel, run_annotations, small_stat_panel
+from tools.generate.boards.shared_panels import (
+    CLUSTER,
+    CLUSTER_VARIABLE,
+    lines_panel,
+    run_annotations,
+    small_stat_panel,
+)
 from tools.generate.panels import (
     BAD,
     GOOD,
@@ -28,12 +34,15 @@ from tools.generate.recording_rules import (
     overhead_per_step,
 )
 
-MATCHER = 'run=~"$run"'
+MATCHER = f'{CLUSTER},run=~"$run"'
 RUNS = f"{{{MATCHER}}}"
 """Selects the series of the runs that are chosen, by default of all."""
 
-_RUN_HEALTH = "/d/sentinel-run-health?var-datasource=${datasource}&${__url_time_range}&var-run="
-_ACTIVE = f"max by (run) (sentinel_run_active{RUNS}) == 1"
+_RUN_HEALTH = (
+    "/d/sentinel-run-health?var-datasource=${datasource}&${cluster:queryparam}"
+    "&${__url_time_range}&var-run="
+)
+_ACTIVE = f"max by (cluster, run) (sentinel_run_active{RUNS}) == 1"
 
 
 def fleet_board() -> str:
@@ -42,7 +51,10 @@ def fleet_board() -> str:
         "Fleet",
         "sentinel-fleet",
         "All training runs: which are healthy, what they use their time for, what was notified.",
-        (LabelVariable("run", "sentinel_run_info", is_multi=True),),
+        (
+            CLUSTER_VARIABLE,
+            LabelVariable("run", f"sentinel_run_info{{{CLUSTER}}}", is_multi=True),
+        ),
         page_path="/",
     )
     panels = [*_stat_panels(), _run_table(), _health_panel(), _case_table(), *_course_panels()]
@@ -53,7 +65,7 @@ def _stat_panels() -> Iterator[Any]:
     yield small_stat_panel(
         "Active runs", "Runs that train, or should.", f"count({_ACTIVE}) or vector(0)"
     )
-    healthy = f"avg(({firing_alerts(MATCHER)} == bool 0) and on (run) ({_ACTIVE}))"
+    healthy = f"avg(({firing_alerts(MATCHER)} == bool 0) and on (cluster, run) ({_ACTIVE}))"
     yield small_stat_panel(
         "Healthy",
         "Share of the active runs in which no warning and no critical alert fires.",
@@ -61,18 +73,18 @@ def _stat_panels() -> Iterator[Any]:
         unit="percentunit",
         colours={0: BAD, 0.5: WARN, 1: GOOD},
     )
-    ranks = f"max by (run) (max_over_time(sentinel_ranks_running{RUNS}[$__range]))"
+    ranks = f"max by (cluster, run) (max_over_time(sentinel_ranks_running{RUNS}[$__range]))"
     share = goodput(MATCHER, "$__range")
     yield small_stat_panel(
         "Goodput",
         "Share of productive time in the selected range, weighted by the ranks of each run.",
-        f"sum({share} * on (run) {ranks}) / sum({ranks} and on (run) ({share}))",
+        f"sum({share} * on (cluster, run) {ranks}) / sum({ranks} and on (cluster, run) ({share}))",
         unit="percentunit",
     )
     yield small_stat_panel(
         "Cases firing",
         "Open problems that are not silenced.",
-        f"sum(max by (run, case) (sentinel_case_firing{RUNS})) or vector(0)",
+        f"sum(max by (cluster, run, case) (sentinel_case_firing{RUNS})) or vector(0)",
         colours={0: GOOD, 1: BAD},
     )
     yield small_stat_panel(
@@ -81,19 +93,22 @@ def _stat_panels() -> Iterator[Any]:
         f"round(sum({notifications(MATCHER, '$__range')}))",
     )
     yield small_stat_panel(
-        "Ranks running", "Of all runs.", f"sum(max by (run) (sentinel_ranks_running{RUNS}))"
+        "Ranks running",
+        "Of all runs.",
+        f"sum(max by (cluster, run) (sentinel_ranks_running{RUNS}))",
     )
     yield small_stat_panel(
         "Time since last step",
         "Of the active run whose last step is the longest ago.",
-        f"max(time() - (max by (run) (sentinel_last_step_timestamp_seconds{RUNS}) "
-        f"and on (run) ({_ACTIVE})))",
+        f"max(time() - (max by (cluster, run) (sentinel_last_step_timestamp_seconds{RUNS}) "
+        f"and on (cluster, run) ({_ACTIVE})))",
         unit="s",
     )
     yield small_stat_panel(
         "Runs that ended badly",
         "Runs that failed or died, as long as their agents export them.",
-        f'sum(max by (run) (sentinel_run_state{{{MATCHER},state=~"failed|died"}})) or vector(0)',
+        f'sum(max by (cluster, run) (sentinel_run_state{{{MATCHER},state=~"failed|died"}})) '
+        "or vector(0)",
         colours={0: GOOD, 1: BAD},
     )
 
@@ -107,20 +122,20 @@ def _run_table() -> Any:
         width=24,
         height=9,
     )
-    labels = ("run", "state", "framework", "algorithm", "model", "world_size")
+    labels = ("cluster", "run", "state", "framework", "algorithm", "model", "world_size")
     # After a change of its metadata, an agent that restarts may export two series for a moment.
-    info = f"topk by (run) (1, sentinel_run_info{RUNS})"
+    info = f"topk by (cluster, run) (1, sentinel_run_info{RUNS})"
     rows = (
-        f"max by (run, state) (sentinel_run_state{RUNS} == 1) "
-        f"* on (run) group_left (framework, algorithm, model, world_size) {info}"
+        f"max by (cluster, run, state) (sentinel_run_state{RUNS} == 1) "
+        f"* on (cluster, run) group_left (framework, algorithm, model, world_size) {info}"
     )
     values = {
         "Alerts firing": PanelQuery(firing_alerts(MATCHER)),
         "Goodput": PanelQuery(goodput(MATCHER, "$__range")),
-        "Step": PanelQuery(f"max by (run) (sentinel_global_step{RUNS})"),
+        "Step": PanelQuery(f"max by (cluster, run) (sentinel_global_step{RUNS})"),
         "Steps per minute": PanelQuery(_steps_per_minute()),
         "Last step ago": PanelQuery(
-            f"time() - max by (run) (sentinel_last_step_timestamp_seconds{RUNS})"
+            f"time() - max by (cluster, run) (sentinel_last_step_timestamp_seconds{RUNS})"
         ),
         "Notifications": PanelQuery(f"round({notifications(MATCHER, '$__range')})"),
     }
@@ -142,10 +157,12 @@ def _health_panel() -> Any:
 
     def firing(severity: str) -> str:
         selector = f'{{{MATCHER},severity="{severity}"}}'
-        return f"max by (run) (sentinel_alert_firing{selector})"
+        return f"max by (cluster, run) (sentinel_alert_firing{selector})"
 
     worst = f"2 * ({firing('critical')} == 1) or ({firing('warning')} == 1)"
-    query = PanelQuery(f"{worst} or 0 * max by (run) (sentinel_alert_firing{RUNS})", "{{run}}")
+    query = PanelQuery(
+        f"{worst} or 0 * max by (cluster, run) (sentinel_alert_firing{RUNS})", "{{run}}"
+    )
     states = {0: ("healthy", GOOD), 1: ("warning", WARN), 2: ("critical", BAD)}
     panel = state_timeline_panel(options, query, states)
     return panel.data_links([link("Run health", f"{_RUN_HEALTH}${{__field.labels.run}}")])
@@ -159,9 +176,9 @@ def _case_table() -> Any:
         width=24,
         height=7,
     )
-    labels = ("run", "severity", "title", "cause", "rank", "place")
+    labels = ("cluster", "run", "severity", "title", "cause", "rank", "place")
     info = PanelQuery(f"max by (case, {', '.join(labels)}) (sentinel_case_info{RUNS})")
-    opened = f"time() - max by (run, case) (sentinel_case_opened_timestamp_seconds{RUNS})"
+    opened = f"time() - max by (cluster, run, case) (sentinel_case_opened_timestamp_seconds{RUNS})"
     columns = {name: name.capitalize() for name in labels}
     panel = table_panel(options, info, {"Opened ago": PanelQuery(opened)}, columns)
     column_unit(panel, "Opened ago", "s")
@@ -208,4 +225,4 @@ def _course_panels() -> Iterator[Any]:
 
 
 def _steps_per_minute() -> str:
-    return f"60 * sum by (run) (rate(sentinel_steps_total{RUNS}[$__rate_interval]))"
+    return f"60 * sum by (cluster, run) (rate(sentinel_steps_total{RUNS}[$__rate_interval]))"

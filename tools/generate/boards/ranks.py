@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from sentinel.model.evidence_text import label_of
 from sentinel.signals.catalogue import SIGNALS, CombineRule
 from tools.generate.boards.shared_panels import (
+    ATTEMPT_VARIABLE,
+    CLUSTER_VARIABLE,
     RUN,
+    RUN_MATCHERS,
+    RUN_VARIABLE,
     lines_panel,
-    run_annotations,
-    run_board_options,
+    run_board,
     small_stat_panel,
-    title_of,
     unit_of,
 )
 from tools.generate.panels import (
@@ -22,13 +25,12 @@ from tools.generate.panels import (
     PanelOptions,
     PanelQuery,
     collapsible_row,
-    dashboard_json,
     heat_map_panel,
     state_timeline_panel,
     time_series_panel,
 )
 
-RANKS = '{run="$run",rank=~"$rank"}'
+RANKS = f'{{{RUN_MATCHERS},rank=~"$rank"}}'
 """Selects the series of the chosen ranks, by default of all that have series."""
 
 _DEVIATING = (
@@ -46,12 +48,6 @@ _RANK_DIGITS = 5
 
 def ranks_board() -> str:
     """JSON of the board."""
-    options = run_board_options(
-        "Ranks",
-        "sentinel-ranks",
-        "Which rank is slow, gone or different from the others.",
-        LabelVariable("rank", f"sentinel_rank_up{RUN}", is_multi=True),
-    )
     panels = [
         *_stat_panels(),
         *_time_panels(),
@@ -60,7 +56,18 @@ def ranks_board() -> str:
         collapsible_row("Spread over ranks", [_deviation_panel(name) for name in _DEVIATING]),
         collapsible_row("Equal on all ranks", [_difference_panel(name) for name in _EQUAL]),
     ]
-    return dashboard_json(options, panels, run_annotations())
+    return run_board(
+        "Ranks",
+        "sentinel-ranks",
+        "Which rank is slow, gone or different from the others.",
+        panels,
+        (
+            CLUSTER_VARIABLE,
+            RUN_VARIABLE,
+            ATTEMPT_VARIABLE,
+            LabelVariable("rank", f"sentinel_rank_up{RUN}", is_multi=True, is_number=True),
+        ),
+    )
 
 
 def _stat_panels() -> Iterator[Any]:
@@ -172,7 +179,7 @@ def _worst_rank_panel(name: str) -> Any:
     signal = SIGNALS[name]
     worst = signal.rank_metrics[2]
     return lines_panel(
-        title_of(signal),
+        label_of(signal.name),
         "Number of the rank with the highest value. One that stays is at fault; one that changes "
         "is chance.",
         PanelQuery(f"{worst}{RUN}", "rank"),
@@ -185,7 +192,7 @@ def _deviation_panel(name: str) -> Any:
     signal = SIGNALS[name]
     mean, deviation = signal.deviation_metrics
     options = PanelOptions(
-        title_of(signal),
+        label_of(signal.name),
         f"Mean and standard deviation over ranks. {signal.help} Metric: {mean}",
         unit=unit_of(signal),
         width=8,
@@ -199,7 +206,7 @@ def _difference_panel(name: str) -> Any:
     assert signal.combine_rule is CombineRule.SAME
     lowest, highest, _ = signal.rank_metrics
     return lines_panel(
-        title_of(signal),
+        label_of(signal.name),
         "Highest rank's value minus the lowest; anything but 0 is a fault.",
         PanelQuery(f"{highest}{RUN} - {lowest}{RUN}", "difference"),
         unit=unit_of(signal),

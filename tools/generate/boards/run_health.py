@@ -6,16 +6,19 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sentinel.model.diagnosis import MIN_CONFIDENCE
+from sentinel.model.evidence_text import label_of
 from sentinel.signals.catalogue import SIGNALS
 from tools.generate.boards.shared_panels import (
+    ATTEMPT_VARIABLE,
+    CLUSTER_VARIABLE,
     RUN,
+    RUN_MATCHERS,
+    RUN_VARIABLE,
     lines_panel,
-    run_annotations,
-    run_board_options,
+    run_board,
     signal_panel,
     small_options,
     small_stat_panel,
-    title_of,
     unit_of,
 )
 from tools.generate.detector_docs import DetectorDoc
@@ -26,7 +29,6 @@ from tools.generate.panels import (
     PanelOptions,
     PanelQuery,
     confidence_timeline_panel,
-    dashboard_json,
     link,
     stacked_panel,
     state_panel,
@@ -41,11 +43,6 @@ TOP_SIGNALS = ("kl_ref", "reward", "loss", "grad_norm", "step_time", "global_ste
 
 def run_health_board(docs: Sequence[DetectorDoc]) -> str:
     """JSON of the board: state, open cases with their cause, detectors and main signals."""
-    options = run_board_options(
-        "Run health",
-        "sentinel-run-health",
-        "Whether one training run is healthy, since when not, why, and what to do.",
-    )
     panels = [
         *_stat_panels(),
         _case_panel(),
@@ -54,7 +51,13 @@ def run_health_board(docs: Sequence[DetectorDoc]) -> str:
         *(signal_panel(SIGNALS[name], docs, 12) for name in TOP_SIGNALS),
         *_course_panels(),
     ]
-    return dashboard_json(options, panels, run_annotations())
+    return run_board(
+        "Run health",
+        "sentinel-run-health",
+        "Whether one training run is healthy, since when not, why, and what to do.",
+        panels,
+        [CLUSTER_VARIABLE, RUN_VARIABLE, ATTEMPT_VARIABLE],
+    )
 
 
 def _stat_panels() -> Iterator[Any]:
@@ -74,7 +77,7 @@ def _stat_panels() -> Iterator[Any]:
     for name in ("kl_ref", "reward"):
         signal = SIGNALS[name]
         expr = f"{signal.metric}{RUN}"
-        yield small_stat_panel(title_of(signal), signal.help, expr, unit=unit_of(signal))
+        yield small_stat_panel(label_of(signal.name), signal.help, expr, unit=unit_of(signal))
     yield small_stat_panel(
         "Steps per minute",
         "Zero during an evaluation or a save.",
@@ -84,7 +87,7 @@ def _stat_panels() -> Iterator[Any]:
     yield small_stat_panel(
         "Goodput",
         "Share of productive time in the selected range.",
-        goodput('run="$run"', "$__range"),
+        goodput(RUN_MATCHERS, "$__range"),
         unit="percentunit",
     )
     yield small_stat_panel(
@@ -135,8 +138,10 @@ def _diagnosis_panel() -> Any:
         links={"Causes": diagnosis_url()},
     )
     query = PanelQuery(
-        f"max by (cause) (sentinel_case_confidence{RUN} * on (run, case) group_left (cause) "
-        f"sentinel_case_info{RUN})",
+        f"max by (cause) (sentinel_case_confidence{RUN} "
+        # A cause that is named makes another series, which may overlap with the first.
+        f"* on (cluster, run, case) group_left (cause) "
+        f"topk by (cluster, run, case) (1, sentinel_case_info{RUN}))",
         "{{cause}}",
     )
     return confidence_timeline_panel(options, query, {MIN_CONFIDENCE: WARN, 0.9: BAD})

@@ -6,11 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from tools.generate.boards.shared_panels import (
+    CLUSTER,
+    CLUSTER_VARIABLE,
     RUN,
+    RUN_MATCHERS,
+    RUN_VARIABLE,
     lines_panel,
     of_all_nodes,
-    run_annotations,
-    run_board_options,
+    run_board,
     small_stat_panel,
 )
 from tools.generate.panels import (
@@ -20,31 +23,29 @@ from tools.generate.panels import (
     PanelOptions,
     PanelQuery,
     collapsible_row,
-    dashboard_json,
     stat_panel,
 )
 from tools.generate.recording_rules import notifications, overhead_per_step
 
-MATCHER = 'run="$run"'
-
 
 def sentinel_board() -> str:
     """JSON of the board."""
-    options = run_board_options(
-        "Sentinel itself",
-        "sentinel-itself",
-        "Whether the monitoring works: agents, errors, dropped records, deliveries and overhead.",
-    )
     panels = [
         *_stat_panels(),
         collapsible_row("Overhead"),
         *_overhead_panels(),
-        collapsible_row("Errors"),
-        *_error_panels(),
-        collapsible_row("Coverage"),
+        collapsible_row("Deliveries and coverage"),
+        _counter_panel("sink_deliveries", "outcome", "Test a sink with `sentinel notify test`."),
         *_coverage_panels(),
+        collapsible_row("Errors", _error_panels()),
     ]
-    return dashboard_json(options, panels, run_annotations())
+    return run_board(
+        "Sentinel itself",
+        "sentinel-itself",
+        "Whether the monitoring works: agents, errors, dropped records, deliveries and overhead.",
+        panels,
+        [CLUSTER_VARIABLE, RUN_VARIABLE],
+    )
 
 
 def _stat_panels() -> Iterator[Any]:
@@ -52,10 +53,10 @@ def _stat_panels() -> Iterator[Any]:
         PanelOptions(
             "Agents unreachable",
             "Of all runs. Start them with `sentinel agent --run <run>`. Metric: up",
-            width=4,
+            width=3,
             height=4,
         ),
-        PanelQuery('count(up{job="sentinel"} == 0) or vector(0)'),
+        PanelQuery(f'count(up{{{CLUSTER},job="sentinel"}} == 0) or vector(0)'),
         {0: GOOD, 1: BAD},
     )
     yield small_stat_panel(
@@ -64,37 +65,53 @@ def _stat_panels() -> Iterator[Any]:
         f"max({of_all_nodes('sentinel_agent_loop_seconds')})",
         unit="s",
         colours={0: GOOD, 10: WARN, 60: BAD},
-    ).span(4)
+    )
     yield small_stat_panel(
         "Not delivered",
         "Notifications that were rejected, or that are retried for longer than a minute.",
         f"sum(sentinel_alerts_undelivered{RUN}) or vector(0)",
         colours={0: GOOD, 1: BAD},
-    ).span(4)
+    )
     yield small_stat_panel(
         "Delivered",
         "Notifications accepted by receivers in the selected range.",
-        f"round(sum({notifications(MATCHER, '$__range')}))",
-    ).span(4)
+        f"round(sum({notifications(RUN_MATCHERS, '$__range')}))",
+    )
+    errors = " or ".join(
+        f"increase(sentinel_{name}_total{RUN}[$__range])"
+        for name in ("client_errors", "detector_errors", "config_errors", "node_read_errors")
+    )
+    yield small_stat_panel(
+        "Errors",
+        "In trainers, detectors, settings and measurements, in the selected range.",
+        f"round(sum({errors})) or vector(0)",
+        colours={0: GOOD, 1: BAD},
+    )
+    yield small_stat_panel(
+        "Dropped records",
+        "Records that detectors did not see in the selected range.",
+        f"round(sum(increase(sentinel_dropped_records_total{RUN}[$__range]))) or vector(0)",
+        colours={0: GOOD, 1: WARN},
+    )
     yield small_stat_panel(
         "Storage degraded",
         "1 if the run is stored in memory only, or if its database was replaced.",
         f"max(sentinel_storage_degraded{RUN}) or vector(0)",
         colours={0: GOOD, 1: WARN},
-    ).span(4)
+    )
     yield small_stat_panel(
         "Overhead per step",
         "Time that the client takes of a step of a rank, in the selected range.",
-        overhead_per_step(MATCHER, "$__range"),
+        overhead_per_step(RUN_MATCHERS, "$__range"),
         unit="s",
-    ).span(4)
+    )
 
 
 def _overhead_panels() -> Iterator[Any]:
     yield lines_panel(
         "Overhead per step",
         "Time that the client takes of a step of a rank.",
-        PanelQuery(overhead_per_step(MATCHER, "$__rate_interval"), "client"),
+        PanelQuery(overhead_per_step(RUN_MATCHERS, "$__rate_interval"), "client"),
         unit="s",
     )
     yield _counter_panel(
@@ -109,13 +126,13 @@ def _overhead_panels() -> Iterator[Any]:
     yield lines_panel(
         "Scrape time",
         "How long Prometheus takes to read each agent.",
-        PanelQuery('scrape_duration_seconds{job="sentinel"}', "{{instance}}"),
+        PanelQuery(f'scrape_duration_seconds{{{CLUSTER},job="sentinel"}}', "{{instance}}"),
         unit="s",
     )
     yield lines_panel(
         "Series",
         "Samples of each scrape of an agent.",
-        PanelQuery('scrape_samples_scraped{job="sentinel"}', "{{instance}}"),
+        PanelQuery(f'scrape_samples_scraped{{{CLUSTER},job="sentinel"}}', "{{instance}}"),
     )
     yield lines_panel(
         "Age of hardware measurements",
@@ -126,7 +143,6 @@ def _overhead_panels() -> Iterator[Any]:
 
 
 def _error_panels() -> Iterator[Any]:
-    yield _counter_panel("sink_deliveries", "outcome", "Test a sink with `sentinel notify test`.")
     yield _counter_panel("sink_reports", "outcome", "Reports attached to the ends of cases.")
     yield _counter_panel("dropped_records", "reason", "Records that detectors do not see.")
     yield _counter_panel(
@@ -151,25 +167,25 @@ def _coverage_panels() -> Iterator[Any]:
         "Signals that detectors read",
         "Signals of the run that show how well it learns.",
         PanelQuery(f"sentinel_monitored_signals{RUN}", "signals"),
-        width=6,
+        width=8,
     )
     yield lines_panel(
         "Keys that no detector reads",
         "Logged keys that look like training signals; map them in `[keys]`.",
         PanelQuery(f"sentinel_unmonitored_keys{RUN}", "keys"),
-        width=6,
+        width=8,
     )
     yield lines_panel(
         "Patches",
         "Ranks by the state of each integration's patch.",
         PanelQuery(f"sentinel_patch_ranks{RUN}", "{{integration}} {{state}}"),
-        width=6,
+        width=12,
     )
     yield lines_panel(
         "Versions",
         "Agents by version of sentinel.",
-        PanelQuery("count by (version) (sentinel_build_info)", "{{version}}"),
-        width=6,
+        PanelQuery(f"count by (version) (sentinel_build_info{{{CLUSTER}}})", "{{version}}"),
+        width=12,
     )
 
 
@@ -177,7 +193,7 @@ def _counter_panel(name: str, label: str, text: str) -> Any:
     family = f"sentinel_{name}_total"
     is_time = name.endswith("seconds")
     function, unit = ("rate", "percentunit") if is_time else ("increase", "short")
-    return lines_panel(
+    panel = lines_panel(
         name.removesuffix("_seconds").replace("_", " ").capitalize(),
         text,
         PanelQuery(
@@ -185,3 +201,4 @@ def _counter_panel(name: str, label: str, text: str) -> Any:
         ),
         unit=unit,
     )
+    return panel.no_value("none")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from sentinel.signals.catalogue import SIGNAL_GROUPS, CombineRule, Signal
+from sentinel.model.evidence_text import label_of
+from sentinel.signals.catalogue import CombineRule, Signal
 from tools.generate.detector_docs import DetectorDoc
 from tools.generate.panels import (
     BAD,
@@ -16,17 +17,24 @@ from tools.generate.panels import (
     PanelQuery,
     annotation,
     collapsible_row,
+    dashboard_json,
     rank_band_panel,
     stat_panel,
     time_series_panel,
 )
 from tools.generate.prometheus_rules import runbook_url
 
-RUN = '{run="$run"}'
+CLUSTER = 'cluster=~"$cluster"'
+"""Matches the chosen clusters, by default all and series without that label."""
+RUN_MATCHERS = f'{CLUSTER},run="$run"'
+RUN = f"{{{RUN_MATCHERS}}}"
 """Selects the series of the run that a board shows."""
-OPEN_ROWS = 3
-"""Number of groups of signals that a board shows without a click."""
-RUN_VARIABLE = LabelVariable("run", "sentinel_run_info")
+CLUSTER_VARIABLE = LabelVariable("cluster", "sentinel_run_info", is_multi=True)
+RUN_VARIABLE = LabelVariable("run", f"sentinel_run_info{{{CLUSTER}}}")
+ATTEMPT_VARIABLE = LabelVariable(
+    "attempt", f"sentinel_attempt_start_timestamp_seconds{RUN}", is_multi=True, is_number=True
+)
+_ATTEMPT = f'sentinel_attempt_start_timestamp_seconds{{{RUN_MATCHERS},attempt=~"$attempt"}}'
 
 _UNITS = {
     "": "short",
@@ -37,14 +45,6 @@ _UNITS = {
     "watts": "watt",
     "celsius": "celsius",
 }
-_TITLES = {
-    "kl_ref": "KL to the reference",
-    "kl_old": "KL to the sampling policy",
-    "kl_mismatch": "KL between sampling engine and trainer",
-    "kl_coef": "KL coefficient",
-    "mfu": "Model FLOPs utilisation",
-}
-_ABBREVIATIONS = {"gpu": "GPU", "ecc": "ECC", "xid": "XID", "cpu": "CPU"}
 _LEGENDS = {
     "": "run", "gpu": "{{instance}} GPU {{gpu}}", "disk": "{{instance}} {{stores}}",
     "host": "{{instance}}",
@@ -52,22 +52,29 @@ _LEGENDS = {
 """Legend of the series by measured entity; each node is its own scrape target."""
 
 CLUSTER_AGENTS = (
-    'sentinel_cluster_role_info and on (head) sentinel_cluster_role_info{run="$run",head!=""}'
+    "sentinel_cluster_role_info and on (head) "
+    f'sentinel_cluster_role_info{{{RUN_MATCHERS},head!=""}}'
 )
 """Agents of all nodes of the run. Their `run` labels may differ; their `head` is the same."""
 
 
-def run_board_options(
-    title: str, uid: str, description: str, *others: LabelVariable
-) -> DashboardOptions:
-    """Options of a board of one run."""
+def run_board(
+    title: str,
+    uid: str,
+    description: str,
+    panels: Iterable[Any],
+    variables: Sequence[LabelVariable],
+) -> str:
+    """JSON of a board of one run. With the variable of attempts, charts show the chosen ones."""
+    condition = _ATTEMPT if ATTEMPT_VARIABLE in variables else ""
     page = "/runs/${run:percentencode}/"
-    return DashboardOptions(title, uid, description, (RUN_VARIABLE, *others), page)
+    options = DashboardOptions(title, uid, description, variables, page, condition)
+    return dashboard_json(options, panels, [*run_annotations(RUN), _checkpoint_annotation()])
 
 
 def of_all_nodes(metric: str) -> str:
     """PromQL of a metric that the agent of each node exports, for all nodes of the run."""
-    return f"{metric}{RUN} or {metric} and on (run) ({CLUSTER_AGENTS})"
+    return f"{metric}{RUN} or {metric} and on (cluster, run) ({CLUSTER_AGENTS})"
 
 
 def signal_panel(signal: Signal, docs: Sequence[DetectorDoc], width: int = 8) -> Any:
@@ -75,7 +82,7 @@ def signal_panel(signal: Signal, docs: Sequence[DetectorDoc], width: int = 8) ->
     detectors = [doc for doc in docs if doc.signal is signal]
     advice = "".join(f" {doc.title}: {doc.remedy}" for doc in detectors)
     options = PanelOptions(
-        title_of(signal),
+        label_of(signal.name),
         f"{signal.help}{advice} Metric: {signal.metric}",
         unit=unit_of(signal),
         width=width,
@@ -100,18 +107,17 @@ def signal_panel(signal: Signal, docs: Sequence[DetectorDoc], width: int = 8) ->
     )
 
 
-def signal_rows(titles: Sequence[str], docs: Sequence[DetectorDoc]) -> Iterator[Any]:
-    """A row for each of these groups of the catalogue: the first are open, the others collapsed."""
-    for number, title in enumerate(titles):
-        panels = [signal_panel(signal, docs) for signal in SIGNAL_GROUPS[title]]
-        if number < OPEN_ROWS:
+def rows(panels_by_title: Mapping[str, Sequence[Any]], open_rows: int) -> Iterator[Any]:
+    """A row for each title: the first are open, the others collapsed."""
+    for number, (title, panels) in enumerate(panels_by_title.items()):
+        if number < open_rows:
             yield from (collapsible_row(title), *panels)
         else:
             yield collapsible_row(title, panels)
 
 
 def _threshold_query(signal: Signal) -> PanelQuery:
-    selector = f'{{run="$run",signal="{signal.name}"}}'
+    selector = f'{{{RUN_MATCHERS},signal="{signal.name}"}}'
     return PanelQuery(f"sentinel_detector_threshold{selector}", "threshold of {{detector}}")
 
 
@@ -142,29 +148,31 @@ def lines_panel(
     return time_series_panel(options, [query])
 
 
-def run_annotations(selector: str = RUN) -> Iterator[Any]:
-    """Marks of the cases and the checkpoints of the selected runs."""
+def run_annotations(selector: str) -> Iterator[Any]:
+    """Marks of the cases and the attempts of the selected runs."""
     yield annotation(
         "Case",
-        f"max by (run, case, severity, title) (sentinel_case_info{selector})",
-        "{{title}} ({{severity}})",
+        f"max by (cluster, run, case, severity, title) (sentinel_case_info{selector})",
+        "{{run}}: {{title}} ({{severity}})",
         BAD,
     )
     yield annotation(
-        "Checkpoint",
-        f"1000 * sentinel_last_checkpoint_timestamp_seconds{selector}",
-        "Checkpoint written",
-        "blue",
+        "Attempt",
+        f"1000 * sentinel_attempt_start_timestamp_seconds{selector}",
+        "{{run}}: attempt {{attempt}} started",
+        "purple",
         value_is_time=True,
     )
 
 
-def title_of(signal: Signal) -> str:
-    """Name of the signal for people."""
-    if signal.name in _TITLES:
-        return _TITLES[signal.name]
-    title = signal.name.replace("_", " ").capitalize()
-    return " ".join(_ABBREVIATIONS.get(word.lower(), word) for word in title.split())
+def _checkpoint_annotation() -> Any:
+    return annotation(
+        "Checkpoint",
+        f"1000 * sentinel_last_checkpoint_timestamp_seconds{RUN}",
+        "Checkpoint written",
+        "blue",
+        value_is_time=True,
+    )
 
 
 def unit_of(signal: Signal) -> str:

@@ -7,10 +7,11 @@ from typing import Any
 
 from sentinel.signals.catalogue import SIGNAL_GROUPS, SIGNALS
 from tools.generate.boards.shared_panels import (
+    CLUSTER_VARIABLE,
+    RUN_VARIABLE,
     lines_panel,
     of_all_nodes,
-    run_annotations,
-    run_board_options,
+    run_board,
     signal_panel,
 )
 from tools.generate.detector_docs import DetectorDoc
@@ -20,7 +21,6 @@ from tools.generate.panels import (
     PanelOptions,
     PanelQuery,
     collapsible_row,
-    dashboard_json,
     state_timeline_panel,
     table_panel,
     text_panel,
@@ -43,10 +43,7 @@ _NODE_TEXT = (
 
 def system_board(docs: Sequence[DetectorDoc]) -> str:
     """JSON of the board; the rows of other exporters are collapsed."""
-    options = run_board_options(
-        "System", "sentinel-system", "GPUs, hosts and disks of the nodes of a run."
-    )
-    rows = [
+    panels = [
         *_gpu_panels(),
         *(signal_panel(signal, docs) for signal in SIGNAL_GROUPS["GPU"]),
         collapsible_row("Host"),
@@ -55,7 +52,13 @@ def system_board(docs: Sequence[DetectorDoc]) -> str:
         collapsible_row("GPU by DCGM (optional)", _dcgm_panels()),
         collapsible_row("Host by node exporter (optional)", _node_exporter_panels()),
     ]
-    return dashboard_json(options, rows, run_annotations())
+    return run_board(
+        "System",
+        "sentinel-system",
+        "GPUs, hosts and disks of the nodes of a run.",
+        panels,
+        [CLUSTER_VARIABLE, RUN_VARIABLE],
+    )
 
 
 def _gpu_panels() -> Iterator[Any]:
