@@ -34,7 +34,7 @@ from sentinel.notify import outbox
 from sentinel.notify.health_ping import HealthPing
 from sentinel.notify.policy import NotificationPolicy
 from sentinel.notify.recipients import Recipients
-from sentinel.notify.run_context import RunContextReader
+from sentinel.notify.run_context import RunContextReader, dashboard_of
 from sentinel.pipeline import pipeline
 from sentinel.pipeline.engine import Result
 from sentinel.pipeline.incidents import ACKNOWLEDGED_KEY, outlives_run
@@ -109,6 +109,7 @@ class RunProcessor:
             readable_signals=self.pipeline.readable_signals,
             sinks=tuple(sinks),
             ignored_settings=tuple(sorted(settings.config_errors)),
+            dashboard_url=dashboard_of(run, settings.dashboard_url),
             storage=lambda: self.storage.state,
             loop_seconds=loop_seconds,
             clock=clock,

@@ -38,10 +38,10 @@ class Exposition:
     `per_rank_limit` ranks and a few outliers have series of their own. `run` is the run's name if
     it is known before its first record. `machine` returns the newest measurements of the node,
     `cluster_status` the role of this agent (see `AgentRole.status`). `sinks` are the names of the
-    configured ones, `ignored_settings` those of invalid settings. `loop_seconds` returns the
-    seconds since the last turn of the agent's loop, `clock` seconds since the epoch.
-    `readable_signals` are those that the enabled detectors read. `update` is called by the agent's
-    loop, `registry` and `state` by any thread.
+    configured ones, `ignored_settings` those of invalid settings. `dashboard_url` is the address of
+    the run's dashboard. `loop_seconds` returns the seconds since the last turn of the agent's loop,
+    `clock` seconds since the epoch. `readable_signals` are those that the enabled detectors read.
+    `update` is called by the agent's loop, `registry` and `state` by any thread.
     """
 
     counters: Counters
@@ -53,6 +53,7 @@ class Exposition:
     readable_signals: frozenset[str] = frozenset()
     sinks: Collection[str] = ()
     ignored_settings: Collection[str] = ()
+    dashboard_url: str = ""
     storage: Callable[[], StorageState] = StorageState
     loop_seconds: Callable[[], float] = lambda: 0.0
     clock: Callable[[], float] = time.time
@@ -128,14 +129,16 @@ class Exposition:
 
         Keys: those of `run_state_to_dict`, delivery_problems (see `DeliveryProblem.to_dict`),
         is_live (true: an agent serves the run), is_log (false: its agent follows it),
-        ignored_settings (names of invalid ones), storage (see `StorageState.to_dict`), machine (see
-        `machine_to_dict`), refused (number of rejected messages of other agents, by reason),
-        late_records (records too late to be combined), cluster (see `AgentRole.status`).
+        ignored_settings (names of invalid ones), dashboard_url (empty without one), storage (see
+        `StorageState.to_dict`), machine (see `machine_to_dict`), refused (number of rejected
+        messages of other agents, by reason), late_records (records too late to be combined),
+        cluster (see `AgentRole.status`).
         """
         return run_state_to_dict(self.copy_run_state(), self.clock()) | {
             "is_live": True,
             "is_log": False,
             "ignored_settings": list(self.ignored_settings),
+            "dashboard_url": self.dashboard_url,
             "delivery_problems": [each.to_dict() for each in self.delivery_problems],
             "storage": self.storage().to_dict(),
             "machine": machine_to_dict(self.machine()),

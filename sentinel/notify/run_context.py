@@ -31,6 +31,11 @@ _CHECKPOINT_NAMES = {
 """Folder of a checkpoint in the output directory, by framework."""
 
 
+def dashboard_of(run: str, dashboard_url: str) -> str:
+    """The address of the dashboard of a run, for which `{run}` stands in the setting."""
+    return dashboard_url.replace("{run}", quote(run, safe=""))
+
+
 @dataclass
 class RunContextReader:
     """Builds the context of notifications from what the agent has stored of the run.
@@ -59,7 +64,7 @@ class RunContextReader:
             command=PurePath(str(metadata.get("script", ""))).name,
             model=str(metadata.get("model", "")),
             page_url=f"{base}/runs/{run}/" if base else "",
-            dashboard_url=self.dashboard_url.replace("{run}", run),
+            dashboard_url=dashboard_of(name, self.dashboard_url),
             runbook_url=f"{base}/runbooks/{quote(subject, safe='')}" if base else "",
             open_command=f"sentinel report {name}" if base and not self.public_url else "",
             checkpoint_path=self._checkpoint_path(notification.last_good_step, metadata),

@@ -36,6 +36,7 @@ GPUS_PER_NODE = 8
 SLOW_RANK, KILLED_RANK = 37, 19
 MINUTES = np.arange(SCRAPES)
 STARTUP_MINUTES = 2
+CLIENT_OVERHEAD = "sentinel_client_overhead_seconds_total"
 
 DCGM_FIELDS = {
     "PROF_PIPE_TENSOR_ACTIVE": 0.41,
@@ -138,7 +139,7 @@ def grpo() -> dict[str, Series]:
     """The KL blows up at minute 78: the entropy falls, and the reward after some steps."""
     seed, blow_up = 10, 78
     growth = np.minimum(2 ** (since(blow_up) / 5), 150)
-    series = policy(seed) | timing(seed + 50, 52.0)
+    series = policy(seed) | timing(seed + 50, 46.0)
     # By its key, TRL measures it with the estimator k3.
     series["kl"] = series.pop("kl_ref") * growth
     series["kl_old"] *= np.minimum(growth, 12)
@@ -338,7 +339,7 @@ class Agents:
                 cluster_status=lambda number=number: self._cluster_status(number),
                 readable_signals=self.pipeline.readable_signals,
                 sinks=("slack",),
-                loop_seconds=lambda: 0.1,
+                loop_seconds=lambda: self._random.uniform(0.05, 0.15),
                 clock=lambda: self.now,
             )
             self.targets[node] = exposition, MetricsEncoder()
@@ -351,6 +352,8 @@ class Agents:
         self.counters.add("sentinel_sink_deliveries_total", "slack:delivered", 0.0)
         if self.run.name == "gan":
             for count in COUNTER_FAMILIES:
+                if count.family == CLIENT_OVERHEAD:
+                    continue
                 self.counters.add(count.family, f"a {count.label}", float(minute % 30 == 7))
         for entry in self._entries():
             if isinstance(entry, RecordBatch):
@@ -384,8 +387,7 @@ class Agents:
         run, ranks, step = self.run, self.run.ranks, attempt.first_step + index
         columns = [self._of_ranks(name) for name in run.series] + [np.full(ranks, float(step))]
         for rank in range(min(ranks, 64)):
-            family = "sentinel_client_overhead_seconds_total"
-            self.counters.add(family, str(rank), self._random.uniform(0.8e-3, 1.2e-3))
+            self.counters.add(CLIENT_OVERHEAD, str(rank), self._random.uniform(0.8e-3, 1.2e-3))
         # In a batch are at least two ranks.
         names, matrix = (*run.series, "global_step"), np.array(columns).T
         if ranks == 1:
@@ -395,7 +397,8 @@ class Agents:
         else:
             yield RecordBatch(
                 run.name, number, step, index + 1, names, tuple(range(ranks)),
-                (self.now - 8,) * ranks, (0,) * ranks, matrix.astype("<f8").tobytes(),
+                tuple(self.now - self._random.uniform(7, 8, ranks)), (0,) * ranks,
+                matrix.astype("<f8").tobytes(),
             )  # fmt: skip
         if step % run.save_steps == 0:
             path = {"path": f"/checkpoints/{run.name}/{step}"}
@@ -485,18 +488,25 @@ class Agents:
             reasons = ("heat",) if heat > 0.5 else ()
             uuid, name = f"GPU-{self.run.nodes[number]}-{index}", "NVIDIA H100 80GB HBM3"
             gpus.append(Gpu(index, uuid, name, values, reasons))
+        steady = self._random.uniform(0.95, 1.05)
         host = {
-            "host_cpu": 0.1 + 0.2 * busy * self._random.uniform(0.8, 1.2),
-            "host_memory_used": 2.0**40 * (0.5 + 0.001 * self.minute),
+            "host_cpu": 0.1 + (0.2 + 0.01 * number) * busy * steady,
+            "host_memory_used": 2.0**40 * (0.5 + 0.01 * number + 0.001 * self.minute),
             "host_memory_total": 2.0**40 * 2,
-            "host_network_received": busy * self._random.uniform(3e10, 4e10),
-            "host_network_sent": busy * self._random.uniform(3e10, 4e10),
-            "host_disk_read": busy * self._random.uniform(2e8, 5e8),
-            "host_disk_written": self._random.uniform(1e6, 8e6),
+            "host_network_received": busy * 3.5e10 * steady,
+            "host_network_sent": busy * 3.5e10 * steady,
+            "host_disk_read": busy * 3e8 * steady,
+            "host_disk_written": 4e6 * steady,
         }
         ranks = {index: (GPUS_PER_NODE * number + index,) for index in range(len(gpus))}
         free = {"checkpoints": 2.0**40 * (9 - 0.03 * self.minute), "state": 2.0**38}
-        return NodeMeasurements(host, free, gpus, ranks, dict.fromkeys(("host", "gpu"), self.now))
+        return NodeMeasurements(
+            host,
+            free,
+            gpus,
+            ranks,
+            dict.fromkeys(("host", "gpu"), self.now - self._random.uniform(1, 5)),
+        )
 
 
 def openmetrics(rename: Callable[[str], str] = lambda line: line) -> str:
@@ -548,4 +558,5 @@ def _other_exporters(minute: int) -> Iterator[str]:
             gpu = f'UUID="GPU-{node}-{index}",gpu="{index}",Hostname="{node}"'
             labels = f'{cluster},instance="{node}:9400",job="dcgm",{gpu}'
             for name, value in DCGM_FIELDS.items():
-                yield f"DCGM_FI_{name}{{{labels}}} {value * random.uniform(0.95, 1.05):.6g}"
+                level = value * (0.97 + 0.01 * index) * random.uniform(0.997, 1.003)
+                yield f"DCGM_FI_{name}{{{labels}}} {level:.6g}"

@@ -149,6 +149,7 @@ def live_run(
             "SENTINEL_RUN_ID": run,
             "SENTINEL_PORT": str(port),
             "SENTINEL_SINKS__WEBHOOK__URL": receiver.url,
+            "SENTINEL_DASHBOARD_URL": "https://grafana.example/d/health?var-run={run}",
             "SENTINEL_HOLD_SECONDS": "0",
             "SENTINEL_NODE_POLL_SECONDS": "1",
             "WORLD_SIZE": str(world),

@@ -44,6 +44,11 @@ PAGE_URL = "http://127.0.0.1:13120"
 """Default of the variable with the address of the pages: that of `sentinel serve`."""
 
 GOOD, WARN, BAD, PLAIN = "green", "orange", "red", "text"
+STATE_COLOURS = {
+    "starting": "blue", "running": GOOD, "stalled": WARN, "finished": "blue", "failed": BAD,
+    "died": BAD,
+}  # fmt: skip
+SEVERITY_COLOURS = {"critical": BAD, "warning": WARN, "info": "blue"}
 
 
 @dataclass(frozen=True)
@@ -130,9 +135,11 @@ def time_series_panel(
     return panel.legend(_legend())
 
 
-def stacked_panel(options: PanelOptions, query: PanelQuery) -> Any:
-    """Areas over time, each on top of the one before."""
+def stacked_panel(options: PanelOptions, query: PanelQuery, colours: Mapping[str, str]) -> Any:
+    """Areas over time, each on top of the one before, with colours by name."""
     panel = time_series_panel(options, [query]).fill_opacity(40)
+    for name, colour in colours.items():
+        panel.override_by_name(name, [_fixed_color(colour)])
     return panel.stacking(StackingConfig().mode(common.StackingMode.NORMAL))
 
 
@@ -179,7 +186,8 @@ def state_timeline_panel(
         for value, (text, colour) in states.items()
     }
     panel.mappings([model.ValueMap(options=options)]).merge_values(True).no_value("no data")
-    panel.show_value(common.VisibilityMode.NEVER).row_height(0.85).fill_opacity(80)
+    # Grafana shows 20 rows a page by default.
+    panel.show_value(common.VisibilityMode.NEVER).row_height(0.85).fill_opacity(80).per_page(80)
     return panel.legend(_legend())
 
 
@@ -225,6 +233,22 @@ def table_panel(
 def column_unit(panel: Any, title: str, unit: str) -> None:
     """Set the unit of the column of a table."""
     panel.override_by_name(title, [model.DynamicConfigValue(id_val="unit", value=unit)])
+
+
+def column_colours(panel: Any, title: str, colours: Mapping[str, str]) -> None:
+    """Colour the texts of the column of a table."""
+    options = {
+        text: {"text": text, "color": colour, "index": index}
+        for index, (text, colour) in enumerate(colours.items())
+    }
+    properties = {
+        "custom.cellOptions": {"type": "color-text"},
+        "mappings": [{"type": "value", "options": options}],
+    }
+    panel.override_by_name(
+        title,
+        [model.DynamicConfigValue(id_val=name, value=each) for name, each in properties.items()],
+    )
 
 
 def column_link(panel: Any, column: str, title: str, url: str) -> None:

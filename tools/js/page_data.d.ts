@@ -47,6 +47,7 @@ interface RunState {
   project?: string;
   tags?: string[];
   note?: RunNote | null;
+  dashboard_url?: string;
   is_live?: boolean;
   is_listed?: boolean;
   verdict?: Verdict;

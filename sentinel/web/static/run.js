@@ -97,7 +97,8 @@ export function startPage(extraSections = []) {
     if (page.run) frame.update(page.run);
   };
   page.searchTargets = () => searchTargets(page);
-  if (!source.isReport) page.toolbar.element.append(reportLink());
+  const dashboard = dashboardLink();
+  if (!source.isReport) page.toolbar.element.append(dashboard, reportLink());
   pageElement("topbar").append(header.bar, page.toolbar.toggle, page.toolbar.element);
   const loader = createLoader("the run", async () => show(await getJson("api/run")));
   // Nothing is stated of a run before its state is here.
@@ -121,6 +122,7 @@ export function startPage(extraSections = []) {
     loader.element.hidden = true;
     header.update(run);
     page.toolbar.update(run);
+    setAttributes(dashboard, { hidden: !run.dashboard_url, href: run.dashboard_url || null });
     frame.update(run);
     openLinkedPlace();
   };
@@ -128,6 +130,11 @@ export function startPage(extraSections = []) {
   addEventListener("online", loader.request);
   subscribe({ run: show, reset: loader.request, connection: header.setConnection });
   return { header };
+}
+
+function dashboardLink() {
+  const link = element("a", "Dashboard", "button small");
+  return setAttributes(link, { target: "_blank", rel: "noreferrer", title: "Open the dashboard of this run" });
 }
 
 function reportLink() {

@@ -15,11 +15,14 @@ from tools.generate.boards.shared_panels import (
 from tools.generate.panels import (
     BAD,
     GOOD,
+    SEVERITY_COLOURS,
+    STATE_COLOURS,
     WARN,
     DashboardOptions,
     LabelVariable,
     PanelOptions,
     PanelQuery,
+    column_colours,
     column_link,
     column_unit,
     dashboard_json,
@@ -143,6 +146,7 @@ def _run_table() -> Any:
     panel = table_panel(options, PanelQuery(rows), values, columns)
     column_unit(panel, "Goodput", "percentunit")
     column_unit(panel, "Last step ago", "s")
+    column_colours(panel, "State", STATE_COLOURS)
     column_link(panel, "Run", "Run health", f"{_RUN_HEALTH}${{__value.raw}}")
     return panel
 
@@ -182,6 +186,7 @@ def _case_table() -> Any:
     columns = {name: name.capitalize() for name in labels}
     panel = table_panel(options, info, {"Opened ago": PanelQuery(opened)}, columns)
     column_unit(panel, "Opened ago", "s")
+    column_colours(panel, "Severity", SEVERITY_COLOURS)
     column_link(panel, "Run", "Run health", f"{_RUN_HEALTH}${{__value.raw}}")
     return panel
 

@@ -9,10 +9,13 @@ from sentinel.model.evidence_text import label_of
 from sentinel.signals.catalogue import SIGNALS, CombineRule
 from tools.generate.boards.shared_panels import (
     ATTEMPT_VARIABLE,
+    AVERAGE,
     CLUSTER_VARIABLE,
     RUN,
     RUN_MATCHERS,
     RUN_VARIABLE,
+    departures_panel,
+    extremes,
     lines_panel,
     run_board,
     small_stat_panel,
@@ -108,11 +111,13 @@ def _stat_panels() -> Iterator[Any]:
 
 def _time_panels() -> Iterator[Any]:
     step_time = f"sentinel_rank_step_duration_seconds{RANKS}"
+    last_step = f"sentinel_rank_last_step_timestamp_seconds{RANKS}"
+    behind = f"scalar(max(sentinel_rank_last_step_timestamp_seconds{RUN})) - {last_step}"
     yield heat_map_panel(
         PanelOptions(
             "Step time by rank",
-            "A row per rank. A dark row is a straggler: check its node. A dark column is a slow "
-            "step of all ranks. Metric: sentinel_rank_step_duration_seconds",
+            "A row per rank. One that stands out is a straggler: check its node. A column that "
+            "stands out is a slow step of all ranks. Metric: sentinel_rank_step_duration_seconds",
             unit="s",
             width=24,
             height=10,
@@ -121,18 +126,15 @@ def _time_panels() -> Iterator[Any]:
     )
     yield lines_panel(
         "Slowest ranks",
-        "Step time of the eight slowest ranks. A rank far above the others slows all of them.",
-        PanelQuery(f"topk(8, {step_time})", "rank {{rank}}"),
+        "Step time of the four slowest ranks of the range, and of the four fastest. A rank far "
+        "above the others slows all of them.",
+        PanelQuery(extremes(step_time, AVERAGE.format(step_time), "rank"), "rank {{rank}}"),
         unit="s",
     )
     yield lines_panel(
         "Ranks behind",
-        "The eight ranks whose last step is the longest before that of the first rank.",
-        PanelQuery(
-            f"topk(8, scalar(max(sentinel_rank_last_step_timestamp_seconds{RUN})) "
-            f"- sentinel_rank_last_step_timestamp_seconds{RANKS})",
-            "rank {{rank}}",
-        ),
+        "The four ranks whose last step is the longest before that of the first rank.",
+        PanelQuery(extremes(behind, f"-{AVERAGE.format(last_step)}", "rank", 0), "rank {{rank}}"),
         unit="s",
     )
     yield heat_map_panel(
@@ -158,21 +160,12 @@ def _life_panels() -> Iterator[Any]:
             "Whether the process of each rank runs. Start with the first that ended. "
             "Metric: sentinel_rank_up",
             width=16,
-            height=10,
+            height=14,
         ),
         PanelQuery(_in_order(f"max by (rank) (sentinel_rank_up{RANKS})"), "rank {{rank}}"),
         {0: ("gone", BAD), 1: ("up", GOOD)},
     )
-    yield lines_panel(
-        "Departures",
-        "Ranks that run, that failed, and that disappeared.",
-        PanelQuery(
-            f'label_replace(sentinel_ranks_running{RUN}, "state", "running", "", "") '
-            f'or label_replace(sentinel_ranks_failed{RUN}, "state", "failed", "", "") '
-            f'or label_replace(sentinel_ranks_gone{RUN}, "state", "gone", "", "")',
-            "{{state}}",
-        ),
-    )
+    yield departures_panel(8, 14)
 
 
 def _worst_rank_panel(name: str) -> Any:

@@ -14,6 +14,7 @@ from tools.generate.boards.shared_panels import (
     RUN,
     RUN_MATCHERS,
     RUN_VARIABLE,
+    departures_panel,
     lines_panel,
     run_board,
     signal_panel,
@@ -25,9 +26,12 @@ from tools.generate.detector_docs import DetectorDoc
 from tools.generate.panels import (
     BAD,
     GOOD,
+    SEVERITY_COLOURS,
+    STATE_COLOURS,
     WARN,
     PanelOptions,
     PanelQuery,
+    column_colours,
     confidence_timeline_panel,
     link,
     stacked_panel,
@@ -39,6 +43,17 @@ from tools.generate.prometheus_rules import diagnosis_url, runbook_url
 from tools.generate.recording_rules import goodput
 
 TOP_SIGNALS = ("kl_ref", "reward", "loss", "grad_norm", "step_time", "global_step")
+
+
+_ACTIVITY_COLOURS = {
+    "productive": GOOD,
+    "startup": "blue",
+    "evaluation": "super-light-blue",
+    "checkpoint": "yellow",
+    "stalled": "purple",
+    "lost": WARN,
+    "down": BAD,
+}
 
 
 def run_health_board(docs: Sequence[DetectorDoc]) -> str:
@@ -62,11 +77,10 @@ def run_health_board(docs: Sequence[DetectorDoc]) -> str:
 
 def _stat_panels() -> Iterator[Any]:
     query = PanelQuery(f"max by (state) (sentinel_run_state{RUN} == 1)", "{{state}}")
-    state_colours = {"starting": "blue", "running": GOOD, "stalled": WARN, "finished": "blue"}
     yield state_panel(
         small_options("State", "State of the run; no data if no agent exports it.", query.expr),
         query,
-        state_colours | {"failed": BAD, "died": BAD},
+        STATE_COLOURS,
     )
     yield small_stat_panel(
         "Alerts firing",
@@ -116,7 +130,7 @@ def _case_panel() -> Any:
         "that. Facts and remedy are on the agent's web page. Metric: sentinel_case_info",
         unit="none",
         width=24,
-        height=6,
+        height=5,
         links={"Causes": diagnosis_url()},
     )
     labels = ("severity", "title", "cause", "rank")
@@ -125,7 +139,9 @@ def _case_panel() -> Any:
         "Began at step": PanelQuery(f"max by (case) (sentinel_case_onset_step{RUN})"),
         "Last good step": PanelQuery(f"max by (case) (sentinel_case_last_good_step{RUN})"),
     }
-    return table_panel(options, info, values, {name: name.capitalize() for name in labels})
+    panel = table_panel(options, info, values, {name: name.capitalize() for name in labels})
+    column_colours(panel, "Severity", SEVERITY_COLOURS)
+    return panel
 
 
 def _diagnosis_panel() -> Any:
@@ -165,16 +181,8 @@ def _detector_panel() -> Any:
 
 def _course_panels() -> Iterator[Any]:
     yield time_use_panel()
-    yield state_timeline_panel(
-        PanelOptions(
-            "Ranks",
-            "Whether each rank's process is alive. Start with the first that ended. "
-            "Metric: sentinel_rank_up",
-        ),
-        PanelQuery(f"max by (rank) (sentinel_rank_up{RUN})", "rank {{rank}}"),
-        {0: ("gone", BAD), 1: ("up", GOOD)},
-    )
-    yield lines_panel(
+    yield departures_panel(12)
+    nonfinite = lines_panel(
         "NaN or infinite values",
         "NaN or infinite values by signal. In the gradient norm alone, loss scaling may be the "
         "reason; in the loss, resume from a checkpoint.",
@@ -184,6 +192,7 @@ def _course_panels() -> Iterator[Any]:
         ),
         width=12,
     )
+    yield nonfinite.no_value("none")
     yield lines_panel(
         "Nodes",
         "Number of nodes by state. The agent's page names lost nodes.",
@@ -201,4 +210,6 @@ def time_use_panel() -> Any:
         unit="percentunit",
     )
     rate = f"rate(sentinel_run_time_seconds_total{RUN}[$__rate_interval])"
-    return stacked_panel(options, PanelQuery(f"sum by (activity) ({rate})", "{{activity}}"))
+    # The time of a step is known at its end.
+    share = f"sum by (activity) ({rate}) / on () group_left () (sum({rate}) > 0)"
+    return stacked_panel(options, PanelQuery(share, "{{activity}}"), _ACTIVITY_COLOURS)

@@ -24,6 +24,7 @@ from tools.generate.panels import (
     PanelQuery,
     collapsible_row,
     stat_panel,
+    time_series_panel,
 )
 from tools.generate.recording_rules import notifications, overhead_per_step
 
@@ -114,9 +115,16 @@ def _overhead_panels() -> Iterator[Any]:
         PanelQuery(overhead_per_step(RUN_MATCHERS, "$__rate_interval"), "client"),
         unit="s",
     )
-    yield _counter_panel(
-        "client_overhead_seconds", "rank", "Share of a rank's time spent in the client."
+    share = f"rate(sentinel_client_overhead_seconds_total{RUN}[$__rate_interval])"
+    options = PanelOptions(
+        "Client overhead",
+        "Share of a rank's time spent in the client. "
+        "Metric: sentinel_client_overhead_seconds_total",
+        unit="percentunit",
+        width=8,
     )
+    means = PanelQuery(f"avg({share})", "mean"), PanelQuery(f"max({share})", "highest rank")
+    yield time_series_panel(options, means)
     yield lines_panel(
         "Agent loop",
         "Time since the last turn of the main loop. A turn takes about 0.1 s.",
@@ -191,14 +199,11 @@ def _coverage_panels() -> Iterator[Any]:
 
 def _counter_panel(name: str, label: str, text: str) -> Any:
     family = f"sentinel_{name}_total"
-    is_time = name.endswith("seconds")
-    function, unit = ("rate", "percentunit") if is_time else ("increase", "short")
     panel = lines_panel(
-        name.removesuffix("_seconds").replace("_", " ").capitalize(),
+        name.replace("_", " ").capitalize(),
         text,
         PanelQuery(
-            f"sum by ({label}) ({function}({family}{RUN}[$__rate_interval]))", f"{{{{{label}}}}}"
+            f"sum by ({label}) (increase({family}{RUN}[$__rate_interval]))", f"{{{{{label}}}}}"
         ),
-        unit=unit,
     )
     return panel.no_value("none")

@@ -51,6 +51,9 @@ _LEGENDS = {
 }  # fmt: skip
 """Legend of the series by measured entity; each node is its own scrape target."""
 
+AVERAGE = "avg_over_time({}[$__range] @ end())"
+"""Of a selector: the mean over the range of a chart, the same at each of its times."""
+
 CLUSTER_AGENTS = (
     "sentinel_cluster_role_info and on (head) "
     f'sentinel_cluster_role_info{{{RUN_MATCHERS},head!=""}}'
@@ -72,9 +75,23 @@ def run_board(
     return dashboard_json(options, panels, [*run_annotations(RUN), _checkpoint_annotation()])
 
 
-def of_all_nodes(metric: str) -> str:
-    """PromQL of a metric that the agent of each node exports, for all nodes of the run."""
-    return f"{metric}{RUN} or {metric} and on (cluster, run) ({CLUSTER_AGENTS})"
+def of_all_nodes(metric: str, of_range: str = "{}") -> str:
+    """PromQL of a metric that the agent of each node exports, for all nodes of the run.
+
+    `of_range` is applied to its selectors, for example `last_over_time({}[1h])`.
+    """
+    own, every = of_range.format(f"{metric}{RUN}"), of_range.format(metric)
+    return f"{own} or {every} and on (cluster, run) ({CLUSTER_AGENTS})"
+
+
+def extremes(expr: str, ranked: str, labels: str, lowest: int = 4) -> str:
+    """The series of `expr` whose `ranked` is one of the four highest, or of the lowest.
+
+    `ranked` does not change within the range of a chart, so that its lines are few and have no
+    gaps. `labels` identify the series.
+    """
+    chosen = f"topk(4, {ranked})" + (f" or bottomk({lowest}, {ranked})" if lowest else "")
+    return f"({expr}) and on ({labels}) ({chosen})"
 
 
 def signal_panel(signal: Signal, docs: Sequence[DetectorDoc], width: int = 8) -> Any:
@@ -89,8 +106,9 @@ def signal_panel(signal: Signal, docs: Sequence[DetectorDoc], width: int = 8) ->
         links={doc.title: runbook_url(doc.name) for doc in detectors},
     )
     if signal.entity:
-        query = PanelQuery(of_all_nodes(signal.metric), _LEGENDS[signal.entity])
-        return time_series_panel(options, [query])
+        ranked = of_all_nodes(signal.metric, AVERAGE)
+        expr = extremes(of_all_nodes(signal.metric), ranked, "cluster, instance, gpu, stores")
+        return time_series_panel(options, [PanelQuery(expr, _LEGENDS[signal.entity])])
     # No threshold of the step number is exported: it is compared with itself.
     has_threshold = detectors and signal.name != "global_step"
     threshold = _threshold_query(signal) if has_threshold else None
@@ -146,6 +164,22 @@ def lines_panel(
     metric = re.findall(r"(?:sentinel|DCGM|node|scrape)_\w+", query.expr)[0]
     options = PanelOptions(title, f"{text} Metric: {metric}", unit=unit, width=width)
     return time_series_panel(options, [query])
+
+
+def departures_panel(width: int, height: int = 8) -> Any:
+    """How many ranks run, and how many ended."""
+    states = " or ".join(
+        f'label_replace(sentinel_ranks_{state}{RUN}, "state", "{state}", "", "")'
+        for state in ("running", "failed", "gone")
+    )
+    options = PanelOptions(
+        "Departures",
+        "Ranks that run, that failed, and that disappeared. The board Ranks shows which. "
+        "Metric: sentinel_ranks_running",
+        width=width,
+        height=height,
+    )
+    return time_series_panel(options, [PanelQuery(states, "{{state}}")])
 
 
 def run_annotations(selector: str) -> Iterator[Any]:

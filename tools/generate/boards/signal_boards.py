@@ -93,16 +93,7 @@ def rl_board(docs: Sequence[DetectorDoc]) -> str:
     )
     first, second, *_ = by_title.values()
     first.append(rewards)
-    settings = lines_panel(
-        "Settings",
-        "Settings of the run whose names speak of KL, clipping, reward or sampling.",
-        PanelQuery(
-            f"sentinel_run_setting{{{RUN_MATCHERS},"
-            'name=~".*(kl|beta|clip|epsilon|reward|temperature).*"}',
-            "{{name}}",
-        ),
-    )
-    second += [settings]
+    second.append(_settings_panel())
     return run_board(
         "RL",
         "sentinel-rl",
@@ -136,6 +127,19 @@ def _kl_panel() -> Any:
         f"max by ({', '.join(labels)}) (sentinel_policy_kl_info{RUN})",
         labels,
     )
+
+
+def _settings_panel() -> Any:
+    names = 'name=~".*(kl|beta|clip|epsilon|reward|temperature).*"'
+    setting = PanelQuery(f"max by (name) (sentinel_run_setting{{{RUN_MATCHERS},{names}}})")
+    options = PanelOptions(
+        "Settings",
+        "Settings of the run whose names speak of KL, clipping, reward or sampling. "
+        "Metric: sentinel_run_setting",
+        unit="none",
+        width=8,
+    )
+    return table_panel(options, setting, {"Value": setting}, {"name": "Setting"})
 
 
 def _small_table(title: str, text: str, expr: str, labels: Sequence[str]) -> Any:

@@ -7,8 +7,10 @@ from typing import Any
 
 from sentinel.signals.catalogue import SIGNAL_GROUPS, SIGNALS
 from tools.generate.boards.shared_panels import (
+    AVERAGE,
     CLUSTER_VARIABLE,
     RUN_VARIABLE,
+    extremes,
     lines_panel,
     of_all_nodes,
     run_board,
@@ -75,13 +77,15 @@ def _gpu_panels() -> Iterator[Any]:
         {},
         {name: name.upper() if name in ("gpu", "uuid") else name.capitalize() for name in labels},
     )
+    up = of_all_nodes("sentinel_gpu_up")
     yield state_timeline_panel(
         PanelOptions(
             "GPUs that answer",
-            "0 if a GPU fell off the bus: drain the node. Metric: sentinel_gpu_up",
+            "A row per node, and one for each GPU that fell off the bus: drain the node. "
+            "Metric: sentinel_gpu_up",
             width=8,
         ),
-        PanelQuery(of_all_nodes("sentinel_gpu_up"), "{{instance}} GPU {{gpu}}"),
+        PanelQuery(f"min by (cluster, instance) ({up}) or ({up}) == 0", "{{instance}} GPU {{gpu}}"),
         {0: ("lost", BAD), 1: ("up", GOOD)},
     )
     yield state_timeline_panel(
@@ -98,7 +102,7 @@ def _gpu_panels() -> Iterator[Any]:
 
 
 def _dcgm_panels() -> Iterator[Any]:
-    yield text_panel("What this row needs", _DCGM_TEXT)
+    yield text_panel("What this row needs", _DCGM_TEXT, height=3)
     yield _dcgm_panel(
         "Tensor cores",
         "Share of time in which they work.",
@@ -127,22 +131,19 @@ def _dcgm_panels() -> Iterator[Any]:
 
 
 def _dcgm_panel(title: str, text: str, field: str, unit: str, also: str = "") -> Any:
-    measured = " + ".join(f"DCGM_FI_{name}" for name in filter(None, (field, also)))
-    by_uuid = f'label_replace({measured}, "uuid", "$1", "UUID", "(.+)")'
-    # One GPU may be measured by two exporters.
-    return lines_panel(
-        title,
-        text,
-        PanelQuery(
-            f"max by (uuid) ({by_uuid}) * on (uuid) group_right () {_GPUS}",
-            "{{node}} GPU {{gpu}}, ranks {{ranks}}",
-        ),
-        unit=unit,
-    )
+    def measured(of_range: str) -> str:
+        fields = (of_range.format(f"DCGM_FI_{name}") for name in (field, also) if name)
+        by_uuid = f'label_replace({" + ".join(fields)}, "uuid", "$1", "UUID", "(.+)")'
+        # One GPU may be measured by two exporters.
+        return f"max by (uuid) ({by_uuid}) * on (uuid) group_right () {_GPUS}"
+
+    expr = extremes(measured("{}"), measured(AVERAGE), "uuid")
+    legend = "{{node}} GPU {{gpu}}, ranks {{ranks}}"
+    return lines_panel(title, text, PanelQuery(expr, legend), unit=unit)
 
 
 def _node_exporter_panels() -> Iterator[Any]:
-    yield text_panel("What this row needs", _NODE_TEXT)
+    yield text_panel("What this row needs", _NODE_TEXT, height=3)
     interval = "[$__rate_interval]"
     yield _node_panel(
         "Waiting for memory",
