@@ -86,8 +86,9 @@ bench-all: bench ## Every other program of benchmarks/, and detection on more se
 		echo "== $$file"; $(PY) "$$file" || exit 1; done
 	@SEEDED_RUNS=60 $(PY) -m pytest -q -m seeded tests/unit/detectors
 
-pictures: ready-test ## Take the pictures of the README and the docs: needs Chromium
+pictures: ready-test ## Take the pictures of the README and the docs: needs Chromium and Prometheus
 	@$(PY) scripts/pictures.py
+	@$(PY) scripts/draw_boards.py
 
 soak: ready-test ## Kill processes at random for SOAK_MINUTES (10)
 	@CHAOS_KILLS=120 $(PY) scripts/soak.py $(SOAK_MINUTES)
