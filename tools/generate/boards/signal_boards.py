@@ -21,7 +21,7 @@ from tools.generate.boards.shared_panels import (
 from tools.generate.detector_docs import DetectorDoc
 from tools.generate.panels import LabelVariable, PanelOptions, PanelQuery, table_panel
 
-OPEN_ROWS = 3
+RL_OPEN_ROWS, TRAINING_OPEN_ROWS = 2, 3
 """Number of rows that a board shows without a click."""
 
 
@@ -98,7 +98,7 @@ def rl_board(docs: Sequence[DetectorDoc]) -> str:
         "RL",
         "sentinel-rl",
         "Signals of a policy that is trained by reinforcement learning or on preferences.",
-        [_run_panel(), _kl_panel(), *rows(by_title, OPEN_ROWS)],
+        [_run_panel(), _kl_panel(), *rows(by_title, RL_OPEN_ROWS)],
         (
             CLUSTER_VARIABLE,
             LabelVariable("algorithm", f"sentinel_run_info{{{CLUSTER}}}", is_multi=True),
@@ -161,7 +161,7 @@ def training_board(docs: Sequence[DetectorDoc]) -> str:
         "Training",
         "sentinel-training",
         "Loss, optimiser, speed and progress of a run.",
-        rows(_signal_panels(TRAINING_ROWS, docs) | {"Other values": [values]}, OPEN_ROWS),
+        rows(_signal_panels(TRAINING_ROWS, docs) | {"Other values": [values]}, TRAINING_OPEN_ROWS),
         [CLUSTER_VARIABLE, RUN_VARIABLE, ATTEMPT_VARIABLE],
     )
 
