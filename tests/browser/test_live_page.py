@@ -76,7 +76,9 @@ def test_the_page_links_to_the_dashboard_of_its_run(shown, live_run):
     """As notifications do, with the setting `dashboard_url`."""
     link = shown.get_by_role("link", name="Dashboard", exact=True)
 
-    expect(link).to_have_attribute("href", f"https://grafana.example/d/health?var-run={live_run.run}")
+    expect(link).to_have_attribute(
+        "href", f"https://grafana.example/d/health?var-run={live_run.run}"
+    )
 
 
 def test_new_values_appear_without_a_reload(shown, live_run):
