@@ -38,6 +38,7 @@ EXPECTED_EMPTY = {
     r"DCGM_|node_uname": "no other exporter runs here",
     r"sentinel_detector_threshold\{(?!.*kl_ref)": "other detectors are disabled",
     r"name=~.*beta": "the script has no such setting",
+    r"sentinel_policy_kl_info": "the script logs no key of a framework",
 }
 """Why a query may stay empty, by a pattern of it."""
 
