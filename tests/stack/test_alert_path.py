@@ -14,8 +14,6 @@ from dashboards import VARIABLES, queries, with_variables
 from programs import run_program, wait_for
 from runaway_trainings import running_training
 
-from sentinel.config.plugins import load_modules
-
 pytestmark = [pytest.mark.stack, pytest.mark.chaos, pytest.mark.timeout(1200)]
 
 RUN = "runaway-test"

@@ -76,7 +76,8 @@ RECORDING_RULES = (
     # Also of cases that are over, of each its last estimate of the onset.
     RecordingRule(
         "fleet:sentinel_case_time_to_detect_seconds:avg1d",
-        "avg(max by (run, case) (last_over_time(sentinel_case_time_to_detect_seconds[1d])))",
+        "avg(max by (cluster, run, case)"
+        " (last_over_time(sentinel_case_time_to_detect_seconds[1d])))",
     ),
     RecordingRule("run:sentinel_client_overhead_per_step_seconds:rate5m", overhead_per_step()),
 )

@@ -16,7 +16,7 @@ import yaml
 ROOT = Path(__file__).parents[3]
 OPERATORS = {"by", "without", "on", "ignoring", "group_left", "group_right", "or", "and", "unless"}
 MODIFIERS = {"start", "end"}
-AGGREGATIONS = {"sum", "min", "max", "avg", "count", "quantile", "topk"}
+AGGREGATIONS = {"sum", "min", "max", "avg", "count", "quantile", "bottomk", "topk"}
 FUNCTIONS = {
     *("avg_over_time", "count_over_time", "last_over_time", "max_over_time", "min_over_time"),
     *("histogram_quantile", "increase", "label_replace", "rate", "round", "scalar", "time"),
