@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import pytest
 import requests
+from support.rank_processes import poll_interval
 
 ValueT = TypeVar("ValueT")
 REQUIRED = os.environ.get("SENTINEL_REQUIRE_STACK") == "1"
@@ -44,10 +45,10 @@ def free_port() -> int:
 def wait_for(description: str, poll: Callable[[], ValueT], seconds: float = 240.0) -> ValueT:
     """Call `poll` until its value is true, and return that; fails after `seconds`."""
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+    while (began := time.monotonic()) < deadline:
         if value := poll():
             return value
-        time.sleep(0.05)
+        time.sleep(poll_interval(time.monotonic() - began))
     pytest.fail(f"{description}: not within {seconds:g} s")
 
 

@@ -117,8 +117,19 @@ def has_agent(run: Path) -> bool:
 
 def until(condition: Callable[[], Any], seconds: float, description: str) -> Any:
     """The first true result of `condition`, polled for up to `seconds`."""
-    deadline = time.monotonic() + seconds
+    began = time.monotonic()
+    deadline = began + seconds
     while not (answer := condition()):
-        assert time.monotonic() < deadline, f"{description}: not within {seconds} s"
-        time.sleep(0.02)
+        ended = time.monotonic()
+        assert ended < deadline, f"{description}: not within {seconds} s"
+        time.sleep(poll_interval(ended - began))
+        began = time.monotonic()
     return answer
+
+
+def poll_interval(took: float) -> float:
+    """Seconds until the next poll after one that took so long.
+
+    Requests without a pause would occupy a processor, which what is waited for needs.
+    """
+    return min(max(0.02, 4 * took), 0.5)
