@@ -2,6 +2,7 @@
 
 import fcntl
 import itertools
+import logging
 import os
 import re
 import signal
@@ -15,7 +16,9 @@ import psutil
 import pytest
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
+from support.captured_logs import CapturedLogs
 from support.fork_server import ForkServer
+from support.garbage import with_less_collection
 from support.recorded_rings import open_rings, read_rings
 
 from sentinel.agent import processor
@@ -42,6 +45,8 @@ hypothesis_settings.load_profile("no_deadline")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+_LOGS = CapturedLogs()
+logging.getLogger().addHandler(_LOGS)
 _PATH_NUMBERS = itertools.count()
 LOG_LINES = 30
 """Lines of an agent's log that the report of a failed test shows."""
@@ -52,8 +57,10 @@ _LAUNCHERS = ("RANK", "LOCAL_", "WORLD_SIZE", "MASTER_", "SLURM_", "OMPI_", "PMI
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show the last lines of each agent's log with a failed test."""
+    """Show what a failed test logged, and the last lines of each agent's log."""
     report = yield
+    if report.failed and _LOGS.records:
+        report.sections.append((f"Captured log {call.when}", _LOGS.text))
     folder = getattr(item, "funcargs", {}).get("tmp_path")
     if call.when == "call" and report.failed and folder is not None:
         # Agents of the test may still write and remove files.
@@ -78,6 +85,7 @@ def isolated(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
     """Keep a test apart from the others. One fixture, since each takes 0.1 ms of every test."""
+    _LOGS.clear()
     _isolate_directories(tmp_path, monkeypatch)
     if "swallows_errors" not in request.keywords:
         _raise_swallowed_errors(monkeypatch)
@@ -147,6 +155,13 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture
+def caplog() -> Iterator[CapturedLogs]:
+    """What the test logs, and the levels from which loggers do."""
+    yield _LOGS
+    _LOGS.restore_levels()
+
+
+@pytest.fixture
 def recorded() -> Callable[[], dict[int, list[Record]]]:
     """Returns a function: records of all rings by rank, in order, without metadata."""
 
@@ -189,8 +204,7 @@ def script(tmp_path: Path) -> Callable[[str], list[str]]:
 
     def write(text: str) -> list[str]:
         path = tmp_path / "train.py"
-        # Else the interpreter examines all objects of torch at its exit, which takes a second.
-        path.write_text(f"{text}\nimport gc\ngc.freeze()\n")
+        path.write_text(with_less_collection(text))
         return [sys.executable, str(path)]
 
     return write

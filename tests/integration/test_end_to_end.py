@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from support.fork_server import TORCH
 from support.forked_ranks import start_ranks
+from support.garbage import with_less_collection
 from support.rank_processes import has_agent, until
 from support.the_only import the_only
 from support.webhook_receiver import Receiver
@@ -103,7 +104,7 @@ class Training:
     def __init__(self, directory, start, steps, ending):
         self.directory = directory
         (directory / "marks").mkdir()
-        (directory / "train.py").write_text(SCRIPT)
+        (directory / "train.py").write_text(with_less_collection(SCRIPT))
         self.processes = start(directory, [str(steps), ending, str(directory / "marks")])
 
     def wait(self):

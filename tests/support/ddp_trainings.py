@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from support.garbage import with_less_collection
 from support.rank_processes import until
 
 TIMEOUT_SECONDS = 240.0
@@ -94,7 +95,7 @@ class DdpTraining:
         self.directory, self.world = directory, world
         (directory / "marks").mkdir(parents=True)
         script = directory / "train.py"
-        script.write_text(SCRIPT)
+        script.write_text(with_less_collection(SCRIPT))
         command = [sys.executable]
         if launcher == "torchrun":
             command += ["-m", "torch.distributed.run", "--nproc-per-node", str(world)]
