@@ -27,6 +27,9 @@ are in no cycles."""
 def main() -> None:
     """Run the command line of this process, and exit with its status."""
     gc.set_threshold(OBJECTS_PER_COLLECTION, *gc.get_threshold()[1:])
+    # The collection at the end of a process takes a sixth of a short command, and frees nothing
+    # that the system does not.
+    atexit.register(gc.freeze)
     command, *arguments = sys.argv[1:] or [""]
     names = {"run": ("--run", "--config"), "agent": ("--run",)}.get(command, ())
     parsed = split_options(arguments, names) if names else None
@@ -42,9 +45,6 @@ def main() -> None:
             from sentinel.cli._agent_service import serve_run  # noqa: PLC0415
 
             sys.exit(serve_run(options["--run"], os.environ))
-    # The collection at the end of a process takes a sixth of a short command, and frees nothing
-    # that the system does not.
-    atexit.register(gc.freeze)
     if command not in STARTERS:
         _use_no_pydantic_plugins()
     from sentinel.cli.main import app  # noqa: PLC0415
