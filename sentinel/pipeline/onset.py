@@ -6,7 +6,7 @@ another one in a step or a ramp, a line with a step, and a line with a bend are 
 change at each value. The best fit is the onset, the places that fit nearly as well are its
 interval. If no change is clearly better than none, there is no estimate.
 
-ruptures takes a second and 80 MB to import: the agent estimates in another process.
+numpy and ruptures would occupy memory of the agent: it estimates in another process.
 
 Source: Bai 1997, "Estimating multiple breaks one at a time" (binary segmentation); Schwarz 1978
 (cost of a parameter).
@@ -20,9 +20,9 @@ from math import log
 from typing import Any
 
 import numpy as np
-import ruptures
 
 from sentinel.model.incident import Onset
+from sentinel.pipeline.ruptures_search import Binseg
 
 POINTS_BEFORE_ONSET = 96
 """Points before the onset that the detector reported: the healthy level."""
@@ -91,7 +91,7 @@ def _scale_by_noise(raw: Sequence[float]) -> _Array:
 def _isolate_change(values: _Array, suspected: int) -> tuple[int, int]:
     """Start and end of the two segments around the split next to the suspected one."""
     n = len(values)
-    search = ruptures.Binseg(model="linear", min_size=MIN_SEGMENT_POINTS, jump=1)
+    search = Binseg(model="linear", min_size=MIN_SEGMENT_POINTS, jump=1)
     signal = np.column_stack([values, _line_columns(n)])
     bounds = [0, *search.fit_predict(signal, pen=SPLIT_PENALTY * log(n))]
     near = [
