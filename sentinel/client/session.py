@@ -16,6 +16,7 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 from sentinel.client.arguments import MonitorArguments
+from sentinel.client.capture.drawn_rows import DrawnRows
 from sentinel.client.capture.loop import TrainingLoop
 from sentinel.client.capture.patcher import Patcher
 from sentinel.client.checks.training_checks import TrainingChecks
@@ -75,6 +76,14 @@ class Session:
         if not self.uses_collective or self.identity.rank == 0:
             self._start_agent()
         loop = self.loop = TrainingLoop(self.recorder)
+        recorder = self.recorder
+        loop.rows = DrawnRows(
+            self.ring.path,
+            recorder.activity,
+            recorder.commands,
+            recorder.device_copies,
+            self.guard.count_error,
+        )
         if self.arguments.checks:
             loop.checks = TrainingChecks(
                 self.recorder,
@@ -119,6 +128,7 @@ class Session:
         self._remove_patches()
         if self.loop is not None and self.loop.gradient_flow is not None:
             self.loop.gradient_flow.flush()
+        self._close_rows()
         self.recorder.close(attributes)
         self.ring.close(attributes["outcome"])
         self.recorder.commands.close()
@@ -134,7 +144,12 @@ class Session:
             self.stack_thread.abandon()
         self.recorder.commands.close()
         self.recorder.abandon()
+        self._close_rows()
         self._remove_patches()
+
+    def _close_rows(self) -> None:
+        if self.loop is not None and self.loop.rows is not None:
+            self.loop.rows.close()
 
     def _remove_patches(self) -> None:
         while self._undo_patches:

@@ -1,17 +1,22 @@
 """Accelerate: training loops with an `Accelerator`.
 
 Patches `Accelerator.log`, with or without a tracker, on the main process only; `save_state`; and
-`__init__` and `backward`, to record the configuration once. The loss, summed over the micro-batches
+`__init__` and `backward`, to record the configuration once. Its loader fetches a batch ahead of the
+loop, which a patch of `DataLoaderShard.__iter__` notes for the rows of a step. The loss, summed over the micro-batches
 of a step, is captured by the patches of `torch_loop`.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
+from collections import deque
+from collections.abc import Callable, Iterator
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from sentinel.client.capture.drawn_rows import Batch, DrawnRows
 from sentinel.client.capture.patcher import Patcher
 from sentinel.client.capture.phases import PhaseRecorder
 from sentinel.client.capture.tracker import TrackerCapture, ignore_trackers_during
@@ -30,6 +35,35 @@ def attach(patcher: Patcher) -> None:
     patcher.wrap(owner, "log", before=observer.on_log)
     patcher.replace(owner, "save_state", PhaseRecorder(patcher).wrapper_for("save"))
     patcher.wrap(owner, "save_state", after=observer.on_save)
+    loader = getattr(sys.modules.get("accelerate.data_loader"), "DataLoaderShard", None)
+    if patcher.loop.rows is not None and loader is not None:
+        patcher.replace(loader, "__iter__", _wrap_shard(patcher, patcher.loop.rows))
+
+
+def _wrap_shard(patcher: Patcher, rows: DrawnRows) -> Callable[[Any], Any]:
+    """A wrapper for the generator function `__iter__(loader)`."""
+
+    def make(original: Any) -> Any:
+        @functools.wraps(original)
+        def iterate(self: Any) -> Iterator[Any]:
+            fetched: deque[Batch] = deque()
+            batches, skipped = original(self), getattr(self, "skip_batches", 0)
+            while True:
+                with rows.fetching_ahead(fetched):
+                    try:
+                        batch = next(batches)
+                    except StopIteration:
+                        return
+                for _ in range(min(skipped, len(fetched))):
+                    fetched.popleft()
+                skipped = 0
+                if fetched:
+                    patcher.call_safely(rows.add, fetched.popleft())
+                yield batch
+
+        return iterate
+
+    return make
 
 
 class AcceleratorObserver:

@@ -3,7 +3,8 @@
 Patches `__next__` of the iterators behind every `torch.utils.data.DataLoader`, with and without
 workers. Only the training thread counts: batches that other threads prefetch delay no step. The
 waits of an evaluation between two steps count for the step, as they do in the step time. Each batch
-is a sign of life. The checks of the training see the batches of the steps that they observe, and
+is a sign of life. The indices that a sampler draws are noted, with `_next_index`, for the batch that
+they belong to. The checks of the training see the batches of the steps that they observe, and
 the first one of each pass over the data.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Callable
 from threading import get_ident
 from time import perf_counter
 from typing import Any
@@ -27,6 +29,7 @@ def attach(patcher: Patcher) -> None:
         patcher.add_missing("_BaseDataLoaderIter")
         return
     loop, activity = patcher.loop, patcher.recorder.activity
+    rows = loop.rows
 
     def check(iterator: Any, batch: Any) -> None:
         if loop.checks is not None:
@@ -38,17 +41,37 @@ def attach(patcher: Patcher) -> None:
         @functools.wraps(original)
         def timed_next(self: Any) -> Any:
             started = perf_counter()
+            thread = loop.training_thread_id
+            is_training_thread = thread is None or thread == get_ident()
             try:
                 batch = original(self)
             finally:
-                thread = loop.training_thread_id
-                if thread is None or thread == get_ident():
+                if is_training_thread:
                     loop.add_seconds("data_wait", perf_counter() - started)
                     activity.count()
             if loop.observing_checks or getattr(self, "_num_yielded", 0) == 1:
                 patcher.call_safely(check, self, batch)
+            if rows is not None:
+                patcher.call_safely(rows.on_batch, self, is_training_thread)
             return batch
 
         return timed_next
 
     patcher.replace(owner, "__next__", make)
+    if rows is not None:
+        patcher.replace(owner, "_next_index", _wrap_draw(patcher, rows.on_draw))
+
+
+def _wrap_draw(patcher: Patcher, on_draw: Callable[[Any, Any], None]) -> Callable[[Any], Any]:
+    """A wrapper for `_next_index(iterator)`, with fewer calls than those of the patcher."""
+
+    def make(original: Any) -> Any:
+        @functools.wraps(original)
+        def next_index(self: Any) -> Any:
+            index = original(self)
+            patcher.call_safely(on_draw, self, index)
+            return index
+
+        return next_index
+
+    return make

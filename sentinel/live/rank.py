@@ -86,6 +86,11 @@ class LiveRank:
         return rank
 
     @property
+    def path(self) -> Path:
+        """The path of its ring."""
+        return self.reader.path
+
+    @property
     def ended(self) -> bool:
         return bool(self.outcome)
 

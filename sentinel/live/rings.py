@@ -42,6 +42,7 @@ from sentinel.transport.paths import (
 )
 from sentinel.transport.ring import NO_LIMIT, ReadPosition, RingError, RingReader, read_header
 from sentinel.transport.ring_layout import NORMAL_OUTCOMES
+from sentinel.transport.row_page import row_page_path
 from sentinel.transport.slurm_job import SlurmJob
 from sentinel.transport.stack_channel import remove_channel
 
@@ -215,6 +216,10 @@ class LiveRings:
         newest = max((header.identity.attempt for header in headers), default=-1)
         return {h.identity.rank: h.process.pid for h in headers if h.identity.attempt == newest}
 
+    def ring_paths(self) -> dict[int, Path]:
+        """Paths of the rings of the newest attempt's ranks, by rank, also of those that ended."""
+        return {each.header.identity.rank: each.path for each in self._newest_attempt_ranks()}
+
     def live_readers(self) -> list[RingReader]:
         """The readers of the rings whose rank has not ended."""
         return [rank.reader for rank in self.ranks.values() if not rank.ended]
@@ -264,8 +269,7 @@ class LiveRings:
         self.process_watch.close()
         for path in self.ranks:
             mark_ring_removed(self.run, path)
-            remove_channel(path)
-            path.unlink(missing_ok=True)
+            _remove_ring(path)
         for directory in {path.parent for path in self.ranks}:
             remove_orphan_pages(directory)
 
@@ -377,14 +381,19 @@ def remove_stale_rings(now: float) -> list[Path]:
     """
     removed = [path for path in list_shared_rings() if _is_stale(path, now)]
     for path in removed:
-        remove_channel(path)
-        path.unlink(missing_ok=True)
+        _remove_ring(path)
         run = path.parent.name
         # A database there moves to the home directory first.
         if not is_agent_running(path.parent) and not shared_state_path(run).exists():
             remove_launch_files(run)
         remove_orphan_pages(path.parent)
     return removed
+
+
+def _remove_ring(path: Path) -> None:
+    remove_channel(path)
+    row_page_path(path).unlink(missing_ok=True)
+    path.unlink(missing_ok=True)
 
 
 def _is_stale(path: Path, now: float) -> bool:

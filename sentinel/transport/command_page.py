@@ -10,6 +10,7 @@ nodes, each of which has a page of its own, agree through a store and leave the 
 
     bytes 0..15      magic, layout version
     bytes 16..23     number of firing incidents of the run, for measurements in the trainer
+    bytes 24..31     1 if the ranks must not note the rows of their steps
     bytes 64..71     number of the newest command, published last
     bytes 72..2047   checksum, seeded with the number; size; step index from which ranks may be
                      ready; step index at which the command is due; action bits; JSON
@@ -41,6 +42,8 @@ PAGE_SIZE = 4096
 PAGE_MAGIC, PAGE_VERSION = b"SNTLCMND", 1
 INCIDENT_WORD = 2
 """Index of the word with the number of firing incidents."""
+ROWS_OFF_WORD = 3
+"""Index of the word that is 1 if no rows are to be noted."""
 NUMBER_WORD = 8
 """Index of the word with the newest command's number."""
 MAX_LOCAL_RANKS = 256
@@ -144,6 +147,10 @@ class CommandPage:
     def set_firing_incidents(self, count: int) -> None:
         """Publish how many incidents of the run are firing."""
         self.words[INCIDENT_WORD] = count
+
+    def switch_rows_off(self) -> None:
+        """Let the ranks note no rows from now on."""
+        self.words[ROWS_OFF_WORD] = 1
 
     def set_ready(self, local_rank: int, token: int) -> None:
         """Set the ready token of a local rank; 0 if it is not ready."""

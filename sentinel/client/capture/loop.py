@@ -30,6 +30,7 @@ from sentinel.client.recorder import Recorder
 from sentinel.model.record import Event
 
 if TYPE_CHECKING:
+    from sentinel.client.capture.drawn_rows import DrawnRows
     from sentinel.client.capture.gradient_flow import GradientFlow
     from sentinel.client.checks.training_checks import TrainingChecks
 
@@ -125,6 +126,8 @@ class TrainingLoop:
     """Look for errors of the training itself, if that is on."""
     observing_checks: TrainingChecks | None = None
     """The same while they observe the current step."""
+    rows: DrawnRows | None = None
+    """Notes the rows of each step, if that is on."""
     engine_optimizers: list[Callable[[], Any]] = field(default_factory=list)
     """Weak references to the optimizers that an engine owns."""
 
@@ -138,6 +141,8 @@ class TrainingLoop:
         self.recorder.begin_backward()
         if self.gradient_flow is not None:
             self.gradient_flow.before_backward()
+        if self.rows is not None:
+            self.rows.before_backward(roots)
         if self.observing_checks is not None:
             self.observing_checks.before_backward(roots)
         elif self.checks is not None and not self.begun_steps:
@@ -283,6 +288,8 @@ class TrainingLoop:
         if self.gradient_flow is not None:
             self.gradient_flow.end_step(self.step_time)
         self.recorder.record_step(*split_by_device(measured))
+        if self.rows is not None:
+            self.rows.end_step(self.recorder.clock)
         self.recorder.commands.after_optimizer_step(self.recorder.clock)
 
     def on_uncounted_step(self) -> None:
