@@ -150,6 +150,9 @@ class RecordSource(Protocol):
     def pids(self) -> dict[int, int]:
         """Process ids of the running ranks, by rank."""
 
+    def ring_paths(self) -> Mapping[int, Path]:
+        """The rings of the newest attempt's ranks on this node, by rank."""
+
     def live_readers(self) -> list[RingReader]:
         """The readers of the rings whose rank has not ended."""
 
@@ -285,6 +288,7 @@ class Agent:
             sinks=self.sinks,
             read_node=self.node_metrics.latest,
             live_rings=self.source.live_readers,
+            ring_paths=self.source.ring_paths,
             cluster_status=self.cluster_role.status,
             command_problem=self.cluster_role.command_problem,
             storage=self.storage,

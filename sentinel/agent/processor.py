@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from sentinel.actions.planner import ActionPlanner
 from sentinel.agent.config_alert import ConfigAlert, alert_name
 from sentinel.agent.onset_worker import OnsetWorker
+from sentinel.agent.row_collector import RowCollector
 from sentinel.agent.storage_alert import StorageAlert
 from sentinel.agent.storage_alert import alert_name as storage_alert_name
 from sentinel.cluster.agent_role import NODE_LOSS_DETECTOR, AgentRole
@@ -71,8 +72,9 @@ class RunProcessor:
     """Processes the records of one run; see `process`.
 
     `path` is the database of `connection`. `read_node` returns the hardware metrics of this node,
-    `live_rings` the rings of its ranks, `loop_seconds` the seconds since the last turn of the
-    agent's loop, and `clock` seconds since the epoch.
+    `live_rings` the rings of its ranks, `ring_paths` those of the newest attempt by rank,
+    `loop_seconds` the seconds since the last turn of the agent's loop, and `clock` seconds since
+    the epoch.
     """
 
     def __init__(  # noqa: PLR0913 - the components of an agent
@@ -86,6 +88,7 @@ class RunProcessor:
         sinks: dict[str, Sink],
         read_node: Callable[[], NodeMeasurements],
         live_rings: Callable[[], list[RingReader]],
+        ring_paths: Callable[[], Mapping[int, Path]] = dict,
         cluster_status: Callable[[], Mapping[str, Any]] = dict,
         command_problem: Callable[[], str] = str,
         storage: StorageMonitor | None = None,
@@ -124,6 +127,7 @@ class RunProcessor:
         )
         reads_again_until = self.storage.reads_again_until
         self.samples = SampleStore(connection, settings.max_samples, reads_again_until)
+        self.row_collector = RowCollector(connection, ring_paths, is_on=settings.capture.rows)
         onset_process = OnsetProcess()
         self.onset_worker = OnsetWorker(onset_process.estimate, onset_process.kill)
         with reading_storage():
@@ -192,6 +196,7 @@ class RunProcessor:
                 self.notification_policy.enqueue_pending(due)
                 is_queued |= self.notification_policy.enqueue_acknowledged(acknowledged)
         self.action_planner.poll()
+        self.row_collector.poll()
         self._poll_deliveries()
         return is_queued
 
@@ -266,7 +271,8 @@ class RunProcessor:
         return self.context_reader.read(notification, self.history.run_metadata.as_dict())
 
     def _with_context(self, result: Result) -> Result:
-        """The result whose case notifications name where the run can be found."""
+        """The result whose case notifications name where the run can be found, and its rows."""
+        self._update_safely(self.row_collector, result)
         if not result.case_notifications:
             return result
         described = (
@@ -440,14 +446,17 @@ class RunProcessor:
         # The values of one rank are only exported as metrics.
         is_rank_step = record.rank != WHOLE_RUN and record.event is Event.STEP
         for consumer in (self.exposition,) if is_rank_step else self.consumers:
-            try:
-                consumer.update(result)
-            except sqlite3.Error:
-                # The transaction is rolled back, and its records are read again.
-                raise
-            except SKIPPED_ERRORS:
-                log.exception("A result cannot be published and is skipped")
-                self.counters.add("sentinel_dropped_records_total", "publishing_failed")
+            self._update_safely(consumer, result)
+
+    def _update_safely(self, consumer: ResultConsumer, result: Result) -> None:
+        try:
+            consumer.update(result)
+        except sqlite3.Error:
+            # The transaction is rolled back, and its records are read again.
+            raise
+        except SKIPPED_ERRORS:
+            log.exception("A result cannot be published and is skipped")
+            self.counters.add("sentinel_dropped_records_total", "publishing_failed")
 
     def _update_counters(self, entry: RecordOrBatch) -> None:
         if isinstance(entry, RecordBatch):

@@ -138,6 +138,20 @@ class PrivacySettings(BaseModel):
     provenance: bool = True
 
 
+class CaptureSettings(BaseModel):
+    """What the ranks note beside the values of their steps.
+
+    `rows` are the indices of the data set that the batches of the last steps were drawn by, without
+    the content. They are stored with a spike, a NaN or an explosion.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid", hide_input_in_errors=True, frozen=True, defer_build=True
+    )
+
+    rows: bool = True
+
+
 class ActionSettings(BaseModel):
     """What is done when a case becomes critical.
 
@@ -201,10 +215,10 @@ class Settings(BaseModel):
     from the trajectories of healthy runs with the same configuration, and stores its own. `actions`
     are the commands that are sent to the trainer. `targets_group` is the group, by name or id, of a
     Prometheus of another user, which may then read `targets/`. With `otlp`, metrics are sent to an
-    OpenTelemetry collector too. `cluster` is for runs on several
-    nodes, `privacy` limits which texts are stored, and `history` how much is stored. `drill` is set
-    by `sentinel chaos`: every notification is marked as a drill; `preflight` by `sentinel
-    preflight`: no notification is sent.
+    OpenTelemetry collector too. `cluster` is for runs on several nodes, `privacy` limits which
+    texts are stored, `capture` what ranks note of their steps, and `history` how much is stored.
+    `drill` is set by `sentinel chaos`: every notification is marked as a drill; `preflight` by
+    `sentinel preflight`: no notification is sent.
     """
 
     model_config = ConfigDict(
@@ -243,6 +257,7 @@ class Settings(BaseModel):
     actions: ActionSettings = Field(default_factory=ActionSettings)
     cluster: ClusterSettings = Field(default_factory=lambda: ClusterSettings(head="", token=None))
     privacy: PrivacySettings = Field(default_factory=PrivacySettings)
+    capture: CaptureSettings = Field(default_factory=CaptureSettings)
     history: HistorySettings = Field(default_factory=HistorySettings)
     drill: bool = False
     preflight: bool = False
@@ -297,9 +312,9 @@ def load_agent_settings(environ: Mapping[str, str] | None = None) -> Settings:
 
     With an invalid web configuration or token, only this machine can connect, and only with a
     random token. With an invalid setting of `privacy`, no message of an exception is stored or
-    sent, and with an invalid `max_samples` no sample is stored. `config_errors` of the result holds
-    the messages: a typing error must not leave a training run unmonitored. Raises ConfigError for a
-    file that cannot be read.
+    sent, with an invalid `max_samples` no sample is stored, and with one of `capture` no row.
+    `config_errors` of the result holds the messages: a typing error must not leave a training run
+    unmonitored. Raises ConfigError for a file that cannot be read.
     """
     environ = os.environ if environ is None else environ
     errors: dict[str, str] = {}
@@ -329,6 +344,7 @@ def _strict_settings(invalid: Iterable[str]) -> ConfigTree:
         "privacy": PrivacySettings(messages=False, command=False),
         "max_samples": 0,
         "actions": ActionSettings(mode="shadow"),
+        "capture": CaptureSettings(rows=False),
     }
     return {name: value for name, value in strict.items() if name in meant}
 

@@ -1,9 +1,9 @@
 """Accelerate: training loops with an `Accelerator`.
 
 Patches `Accelerator.log`, with or without a tracker, on the main process only; `save_state`; and
-`__init__` and `backward`, to record the configuration once. Its loader fetches a batch ahead of the
-loop, which a patch of `DataLoaderShard.__iter__` notes for the rows of a step. The loss, summed over the micro-batches
-of a step, is captured by the patches of `torch_loop`.
+`__init__` and `backward`, to record the configuration once. `DataLoaderShard.__iter__`, whose
+loader fetches a batch ahead of the loop, is patched for the rows of a step. The loss, summed over
+the micro-batches of a step, is captured by the patches of `torch_loop`.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 Patches `__next__` of the iterators behind every `torch.utils.data.DataLoader`, with and without
 workers. Only the training thread counts: batches that other threads prefetch delay no step. The
-waits of an evaluation between two steps count for the step, as they do in the step time. Each batch
-is a sign of life. The indices that a sampler draws are noted, with `_next_index`, for the batch that
-they belong to. The checks of the training see the batches of the steps that they observe, and
-the first one of each pass over the data.
+waits of an evaluation between two steps count for the step, as they do in the step time. Each
+batch is a sign of life. `_next_index` is patched for the indices that a sampler draws, which are
+noted with the batch that they belong to. The checks of the training see the batches of the steps
+that they observe, and the first one of each pass over the data.
 """
 
 from __future__ import annotations

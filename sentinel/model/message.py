@@ -127,6 +127,8 @@ def build_message(
     """
     is_resolved = notification.reason is NotificationReason.RESOLVED
     context = notification.context
+    rows = [context.rows] if context.rows and not is_resolved else []
+    facts = [*_facts(notification)[: MAX_FACTS - len(rows)], *rows]
     drill_notes = (DRILL_NOTE,) if context.is_drill else ()
     notes = (*drill_notes, *_case_notes(notification), *notification.notes, *_open_note(context))
     return Message(
@@ -137,7 +139,7 @@ def build_message(
         place=_place(notification),
         since=_duration(notification) if is_resolved else _since(notification, now),
         title=_title(notification),
-        facts=tuple(clean(fact, _MAX_FACT_CHARS) for fact in _facts(notification)[:MAX_FACTS]),
+        facts=tuple(clean(fact, _MAX_FACT_CHARS) for fact in facts),
         remedy="" if is_resolved else clean(notification.remedy, _MAX_REMEDY_CHARS),
         checkpoint=_checkpoint(notification),
         links=_links(notification),

@@ -48,7 +48,8 @@ class RunContext:
     `open_command` writes the page to a file, if the URL is that of an agent, which ends with the
     run. `checkpoint_path` is the file or folder of the last checkpoint before the onset. `is_drill`
     is whether the fault was injected to test how notifications arrive. `trackers` names its runs at
-    experiment trackers by `sentinel.signals.tracker_runs`.
+    experiment trackers by `sentinel.signals.tracker_runs`. `rows` states those of the data set that
+    are behind the incident.
     """
 
     host: str = ""
@@ -61,6 +62,7 @@ class RunContext:
     checkpoint_path: str = ""
     is_drill: bool = False
     trackers: Mapping[str, str] = field(default_factory=dict)
+    rows: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from urllib.parse import quote
 from sentinel.live.node.node_metrics import output_dir
 from sentinel.model.notification import Notification, RunContext
 from sentinel.signals.tracker_runs import tracker_runs
+from sentinel.store.incident_rows import rows_text
 from sentinel.store.record_rows import layout_from_json
 from sentinel.store.storage_monitor import reading_storage
 
@@ -70,6 +71,7 @@ class RunContextReader:
             checkpoint_path=self._checkpoint_path(notification.last_good_step, metadata),
             is_drill=self.is_drill,
             trackers=tracker_runs(metadata),
+            rows=rows_text(self.connection, (each.name for each in notification.incidents)),
         )
 
     def _checkpoint_path(self, step: int | None, metadata: Mapping[str, str | float]) -> str:

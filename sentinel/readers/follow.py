@@ -147,6 +147,10 @@ class LogFollower:
         """No pids: the process that writes the log is not known."""
         return {}
 
+    def ring_paths(self) -> dict[int, Path]:
+        """Empty: a log has no rings."""
+        return {}
+
     def live_readers(self) -> list[RingReader]:
         """An empty list: a log has no rings."""
         return []

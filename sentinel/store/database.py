@@ -93,6 +93,10 @@ create table if not exists ack(
 create table if not exists feedback(
     case_name text primary key, mark text not null, time real not null,
     author text not null, comment text not null);
+create table if not exists drawn_rows(
+    id integer primary key, incident text not null, rank integer not null, step integer not null,
+    drawn integer not null, indices blob not null, losses blob not null, gap text not null);
+create index if not exists drawn_rows_by_incident on drawn_rows(incident);
 create table if not exists command(
     incident text primary key, number integer, attempt integer, ready_from_index integer,
     due_step_index integer, step integer, actions text, cause text, refusal text);
@@ -113,6 +117,7 @@ MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (
     migrations.migrate_to_one_onset,
     migrations.migrate_to_sink_addresses,
     migrations.migrate_to_feedback,
+    migrations.migrate_to_drawn_rows,
 )
 """Migration n, counted from 1, takes a database from schema version 8 + n to 9 + n."""
 

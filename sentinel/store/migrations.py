@@ -204,6 +204,19 @@ def migrate_to_feedback(connection: sqlite3.Connection) -> None:
     )
 
 
+_DRAWN_ROWS_SQL = """
+create table drawn_rows(
+    id integer primary key, incident text not null, rank integer not null, step integer not null,
+    drawn integer not null, indices blob not null, losses blob not null, gap text not null);
+create index drawn_rows_by_incident on drawn_rows(incident)
+"""
+
+
+def migrate_to_drawn_rows(connection: sqlite3.Connection) -> None:
+    """Schema 16 to 17: the rows of the data set behind an incident."""
+    execute_script(connection, _DRAWN_ROWS_SQL)
+
+
 def execute_script(connection: sqlite3.Connection, script: str) -> None:
     """Execute the statements of a script, none of which contains a semicolon.
 

@@ -47,6 +47,7 @@ _LABELS = {
     "ack": "acknowledgements",
     "silence": "silences",
     "feedback": "feedback on notifications",
+    "drawn_rows": "rows behind incidents",
     "incident": "incidents",
     "case_history": "cases",
     "metadata": "settings of the run",

@@ -17,10 +17,9 @@ from __future__ import annotations
 
 import mmap
 import os
+import struct
 from array import array
 from pathlib import Path
-from struct import Struct
-from struct import error as StructError
 from typing import NamedTuple
 from zlib import crc32
 
@@ -43,9 +42,9 @@ UNKNOWN_LOSS = float("-inf")
 """The loss of a row that was not measured."""
 
 _MAGIC, _VERSION = b"SNTLROWS", 1
-_HEADER = Struct("@8sQQQ")
+_HEADER = struct.Struct("@8sQQQ")
 _GAP_WORD, _FIRST_SLOT = 4, 64
-_SLOT_HEADER, _AFTER_INDEX = Struct("@8q"), Struct("@4q24x")
+_SLOT_HEADER, _AFTER_INDEX = struct.Struct("@8q"), struct.Struct("@4q24x")
 _LOSS_WORD = 5
 """Word of a slot with the number of losses, before their checksum."""
 _ROW_BYTES = 12
@@ -134,7 +133,7 @@ def read_row_page(ring: Path) -> tuple[dict[int, StepRows], str]:
         with mmap.mmap(descriptor, 0, prot=mmap.PROT_READ) as mapped:
             content = mapped[:]
         magic, version, slots, slot_rows = _HEADER.unpack_from(content)
-    except (OSError, ValueError, LookupError, StructError):
+    except (OSError, ValueError, LookupError, struct.error):
         return {}, ""
     finally:
         os.close(descriptor)

@@ -8,6 +8,7 @@ as its cost allows, and at a jump that is known without waiting for a device.
 
 from __future__ import annotations
 
+import struct
 import sys
 from array import array
 from collections import deque
@@ -17,8 +18,6 @@ from itertools import takewhile
 from math import isfinite
 from operator import index as as_index
 from pathlib import Path
-from struct import Struct
-from struct import error as StructError
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -53,9 +52,8 @@ class Batch(NamedTuple):
 
     sampler: Any
     rows: bytes = b""
-    count: int = 0
+    size: int = 0
     gap: int = 0
-
 
 
 class DrawnRows:
@@ -84,7 +82,7 @@ class DrawnRows:
         self._samplers: set[int] = set()
         """Ids of the samplers of training steps."""
         self._gap = 0
-        self._packers: dict[int, Struct] = {}
+        self._packers: dict[int, struct.Struct] = {}
         self._passes = 0
         self._losses: list[tuple[int, Any]] = []
         """Number of a backward pass of the step, and the losses of its rows on their device."""
@@ -153,7 +151,7 @@ class DrawnRows:
         if not (self._is_jump(roots[0]) or self._measures_losses):
             return
         try:
-            losses = losses_by_row(roots[0], self._batches[number].count)
+            losses = losses_by_row(roots[0], self._batches[number].size)
         except (RuntimeError, AttributeError, LookupError, TypeError):
             # The graph is unlike the usual ones.
             losses = None
@@ -191,7 +189,10 @@ class DrawnRows:
             self.close()
             self._path.unlink(missing_ok=True)
             return
-        rows, count = b"".join([each.rows for each in batches]), sum([each.count for each in batches])
+        rows, count = (
+            b"".join([each.rows for each in batches]),
+            sum([each.size for each in batches]),
+        )
         if page is None:
             page = self._page = RowPage(self._path, count)
         gap = batches[-1].gap
@@ -221,10 +222,10 @@ class DrawnRows:
         stored = min(count, MAX_ROWS)
         packer = self._packers.get(stored)
         if packer is None:
-            packer = self._packers[stored] = Struct(f"{stored}q")
+            packer = self._packers[stored] = struct.Struct(f"{stored}q")
         try:
             return packer.pack(*(index if stored == count else index[:stored])), count
-        except StructError:
+        except struct.error:
             return b"", count
 
     def _is_jump(self, root: Any) -> bool:
@@ -235,7 +236,7 @@ class DrawnRows:
         if not isfinite(size):
             return True
         self._usual_loss = size if not usual else usual + 0.1 * (min(size, 2.0 * usual) - usual)
-        return 0.0 < JUMP_FACTOR * usual < size
+        return bool(0.0 < JUMP_FACTOR * usual < size)
 
     def _copy_losses(self, page: RowPage, step_index: int) -> None:
         """Write the losses of the rows of a step, now or as soon as they are on the host."""
