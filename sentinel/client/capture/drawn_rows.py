@@ -81,7 +81,8 @@ class DrawnRows:
         """Batches that a loader fetches before the loop receives them."""
         self._samplers: set[int] = set()
         """Ids of the samplers of training steps."""
-        self._gap = 0
+        self._step_gap = self._gap = 0
+        """Why the current step has no rows, and what is published of it."""
         self._packers: dict[int, struct.Struct] = {}
         self._passes = 0
         self._losses: list[tuple[int, Any]] = []
@@ -102,11 +103,12 @@ class DrawnRows:
 
     def on_batch(self, iterator: Any, is_training_thread: bool) -> None:
         """An iterator gives a batch."""
-        sampler = iterator._index_sampler  # noqa: SLF001 - there is no public name
         rows, count = _pop_drawn(iterator)
         if not is_training_thread:
-            batch = Batch(sampler, gap=OTHER_THREAD)
-        elif iterator._dataset_kind == ITERABLE_DATASET:  # noqa: SLF001
+            self._step_gap = OTHER_THREAD
+            return
+        sampler = iterator._index_sampler  # noqa: SLF001 - there is no public name
+        if iterator._dataset_kind == ITERABLE_DATASET:  # noqa: SLF001
             batch = Batch(sampler, gap=ITERABLE)
         else:
             batch = Batch(sampler, rows, count, NO_INTEGERS if count and not rows else 0)
@@ -129,21 +131,26 @@ class DrawnRows:
         if self._activity.current and id(batch.sampler) not in self._samplers:
             self._uncertain.append(batch)
         elif sys.modules["torch"].is_grad_enabled():
+            self._uncertain.clear()
+            self._step_gap = batch.gap
             self._batches.append(batch)
 
     def before_backward(self, roots: list[Any]) -> None:
         """A backward pass begins: the first one of a step is for its first batch, and so on."""
-        if self._uncertain:
+        if self._uncertain and not self._batches:
             # The last ones are of the training: its batch is fetched before its pass.
             sampler = self._uncertain[-1].sampler
             last = takewhile(lambda each: each.sampler is sampler, reversed(self._uncertain))
             self._batches.extend(reversed([*last]))
+            self._step_gap = self._batches[-1].gap
             self._uncertain.clear()
         number, self._passes = self._passes, self._passes + 1
         if self.is_off or len(roots) != 1 or number >= len(self._batches):
             return
-        if type(roots[0]) is not sys.modules["torch"].Tensor:
-            # That of a DTensor is read by a collective.
+        batch = self._batches[number]
+        # Of two loaders, it is not known which has the batch; a DTensor is read by a collective.
+        is_of_others = batch.sampler is not self._batches[-1].sampler
+        if is_of_others or type(roots[0]) is not sys.modules["torch"].Tensor:
             return
         began = perf_counter()
         if not number:
@@ -151,7 +158,7 @@ class DrawnRows:
         if not (self._is_jump(roots[0]) or self._measures_losses):
             return
         try:
-            losses = losses_by_row(roots[0], self._batches[number].size)
+            losses = losses_by_row(roots[0], batch.size)
         except (RuntimeError, AttributeError, LookupError, TypeError):
             # The graph is unlike the usual ones.
             losses = None
@@ -165,7 +172,7 @@ class DrawnRows:
         try:
             if self._is_copying:
                 self._device_copies.deliver_vectors()
-            if self._batches and not self.is_off:
+            if (self._batches or self._step_gap) and not self.is_off:
                 self._write(clock)
         except OSError:
             # There is no space for the page.
@@ -174,7 +181,8 @@ class DrawnRows:
             self.close()
             self._count_error(error)
         self._batches.clear()
-        self._losses, self._passes = [], 0
+        self._uncertain.clear()
+        self._losses, self._passes, self._step_gap = [], 0, 0
 
     def close(self) -> None:
         """Release the page, also in a forked child."""
@@ -195,7 +203,7 @@ class DrawnRows:
         )
         if page is None:
             page = self._page = RowPage(self._path, count)
-        gap = batches[-1].gap
+        gap = 0 if rows else self._step_gap
         if gap != self._gap:
             self._gap = gap
             page.set_gap(gap)
