@@ -98,7 +98,8 @@ def _print(case: str, incident: str, stored: IncidentRows, *, as_json: bool) -> 
     for each in stored.ranks:
         further = each.drawn - len(each.rows)
         more = f", of which {further} are not stored" if further else ""
-        print(f"\nstep {each.step}, rank {each.rank}: {each.drawn} rows{more}")
+        plural = "" if each.drawn == 1 else "s"
+        print(f"\nstep {each.step}, rank {each.rank}: {each.drawn} row{plural}{more}")
         for row, loss in each.top:
             print(f"  row {row}: loss {loss:.4g}")
         for first in range(0, len(each.rows), _ROWS_PER_LINE):

@@ -33,7 +33,7 @@ class RankRows(NamedTuple):
     def top(self) -> list[tuple[int, float]]:
         """Up to `MAX_TOP_ROWS` rows with the highest losses, and these; one of NaN is highest."""
         measured = (pair for pair in zip(self.rows, self.losses, strict=False) if pair[1] != -_INF)
-        ordered = sorted(measured, key=lambda pair: _INF if isnan(pair[1]) else pair[1])
+        ordered = sorted(measured, key=lambda pair: (isnan(pair[1]), pair[1]))
         return ordered[: -MAX_TOP_ROWS - 1 : -1]
 
     def to_dict(self) -> JsonObject:

@@ -267,3 +267,65 @@ def test_every_rank_records_its_loss_and_the_main_process_the_logs(run_ranks, re
     assert expected[0][0] != expected[1][0]
     assert [r.values["kl"] for r in recorded_values[0]] == [1.0, 2.0, 3.0, 4.0]
     assert not any("kl" in r.values for r in recorded_values[1])
+
+
+@pytest.mark.parametrize("skipped", [0, 3])
+def test_the_rows_of_a_step_are_of_the_batches_that_the_loop_receives(accelerator, skipped):
+    """Its loader fetches a batch ahead of the loop."""
+    import torch
+    from accelerate import skip_first_batches
+
+    from sentinel.client.session import current_session
+    from sentinel.transport.row_page import read_row_page
+
+    received = []
+
+    @watched
+    def train():
+        own = accelerator(gradient_accumulation_steps=1)
+        net = model()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        data = [torch.full((4,), float(row)) for row in range(40)]
+        loader = torch.utils.data.DataLoader(data, batch_size=4, shuffle=True)
+        net, optimizer, loader = own.prepare(net, optimizer, loader)
+        for first in (skipped, 0):
+            for x in skip_first_batches(loader, first) if first else loader:
+                optimizer.zero_grad()
+                own.backward(loss_of(net, x / 100))
+                optimizer.step()
+                received.append([int(row) for row in x[:, 0]])
+        return current_session().ring.path
+
+    steps_noted, gap = read_row_page(train())
+
+    assert len(received) == 20 - skipped
+    assert [[*each.rows] for _, each in sorted(steps_noted.items())] == received
+    assert gap == ""
+
+
+def test_batches_that_a_prepared_loader_skips_itself_are_not_of_a_step(accelerator):
+    import torch
+    from accelerate.data_loader import DataLoaderShard
+
+    from sentinel.client.session import current_session
+    from sentinel.transport.row_page import read_row_page
+
+    received = []
+
+    @watched
+    def train():
+        net = model()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        accelerator()
+        data = [torch.full((4,), float(row)) for row in range(24)]
+        for x in DataLoaderShard(data, batch_size=4, skip_batches=2):
+            optimizer.zero_grad()
+            loss_of(net, x / 100).backward()
+            optimizer.step()
+            received.append([int(row) for row in x[:, 0]])
+        return current_session().ring.path
+
+    steps_noted, _ = read_row_page(train())
+
+    assert len(received) == 4
+    assert [[*each.rows] for _, each in sorted(steps_noted.items())] == received
