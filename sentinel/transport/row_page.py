@@ -87,10 +87,8 @@ class RowPage:
         rows = rows[: 8 * self.slot_rows]
         start = offset + _SLOT_HEADER.size
         self._words[offset // 8] = 0
-        self._map[start : start + len(rows)] = rows
-        self._map[offset + 8 : start] = _AFTER_INDEX.pack(
-            step, drawn, len(rows) // 8, crc32(rows, step_index & 0xFFFFFFFF)
-        )
+        header = _AFTER_INDEX.pack(step, drawn, len(rows) // 8, crc32(rows, step_index))
+        self._map[offset + 8 : start + len(rows)] = header + rows
         self._words[offset // 8] = step_index
 
     def write_losses(self, step_index: int, losses: array[float]) -> None:

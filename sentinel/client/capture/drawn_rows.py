@@ -128,9 +128,11 @@ class DrawnRows:
 
     def add(self, batch: Batch) -> None:
         """The loop receives a batch."""
+        if not sys.modules["torch"].is_grad_enabled():
+            return
         if self._activity.current and id(batch.sampler) not in self._samplers:
             self._uncertain.append(batch)
-        elif sys.modules["torch"].is_grad_enabled():
+        else:
             self._uncertain.clear()
             self._step_gap = batch.gap
             self._batches.append(batch)
@@ -155,9 +157,9 @@ class DrawnRows:
         began = perf_counter()
         if not number:
             self._measures_losses = began >= self._losses_due_at
-        if not (self._is_jump(roots[0]) or self._measures_losses):
-            return
         try:
+            if not (self._is_jump(roots[0]) or self._measures_losses):
+                return
             losses = losses_by_row(roots[0], batch.size)
         except (RuntimeError, AttributeError, LookupError, TypeError):
             # The graph is unlike the usual ones.
@@ -197,22 +199,25 @@ class DrawnRows:
             self.close()
             self._path.unlink(missing_ok=True)
             return
-        rows, count = (
-            b"".join([each.rows for each in batches]),
-            sum([each.size for each in batches]),
-        )
+        rows, size = batches[0][1:3] if len(batches) == 1 else _join(batches)
         if page is None:
-            page = self._page = RowPage(self._path, count)
+            page = self._page = RowPage(self._path, size)
         gap = 0 if rows else self._step_gap
         if gap != self._gap:
             self._gap = gap
             page.set_gap(gap)
         if rows:
-            page.write(clock.step_index, clock.step, rows, count)
+            page.write(clock.step_index, clock.step, rows, size)
             if self._losses:
                 self._copy_losses(page, clock.step_index)
-        if len(self._samplers) < MAX_TRAINING_SAMPLERS:
-            self._samplers.update([id(each.sampler) for each in batches])
+        for batch in batches:
+            if id(batch.sampler) not in self._samplers:
+                self._add_sampler(id(batch.sampler))
+
+    def _add_sampler(self, sampler: int) -> None:
+        if len(self._samplers) >= MAX_TRAINING_SAMPLERS:
+            self._samplers.clear()
+        self._samplers.add(sampler)
 
     def _pack(self, index: Any) -> tuple[bytes, int]:
         """The first rows of a batch as int64, empty if they are no integers; and their number."""
@@ -238,7 +243,7 @@ class DrawnRows:
 
     def _is_jump(self, root: Any) -> bool:
         """Whether the loss is on the CPU and far above its usual size, which is updated."""
-        if not root.is_cpu or root.numel() != 1:
+        if not root.is_cpu:
             return False
         size, usual = abs(root.item()), self._usual_loss
         if not isfinite(size):
@@ -319,6 +324,11 @@ def _fill(measured: Mapping[int, Sequence[float]], batches: Iterable[Batch]) -> 
         known = measured.get(number)
         losses.extend([UNKNOWN_LOSS] * stored if known is None else known[:stored])
     return losses
+
+
+def _join(batches: Iterable[Batch]) -> tuple[bytes, int]:
+    """The rows of several batches, and how many there are."""
+    return b"".join([each.rows for each in batches]), sum([each.size for each in batches])
 
 
 def _pop_drawn(iterator: Any) -> tuple[bytes, int]:
