@@ -27,6 +27,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from importlib import import_module
 from pathlib import Path
 from time import thread_time
 from typing import Any
@@ -35,14 +36,13 @@ import torch
 from instructions import count_between_markers, start_counting
 from page_tables import rows as table
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, DistributedSampler
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, Subset
 
 import sentinel
-from sentinel.client import session
 from sentinel.client.capture.drawn_rows import DrawnRows
 from sentinel.store.database import connect_read_only
 from sentinel.store.incident_rows import load_incident_rows
-from sentinel.transport.paths import is_agent_running
+from sentinel.transport.paths import AGENT_LOCK, is_agent_running
 
 KINDS = ("plain", "workers", "accumulation", "evaluation", "accelerate", "two ranks")
 FAULTS = ("scaled", "nan")
@@ -89,7 +89,8 @@ def train(kind: str, fault: str, seed: int) -> None:
         from accelerate import Accelerator
 
         model, optimizer, loader = Accelerator(cpu=True).prepare(model, optimizer, loader)
-    held_out = DataLoader([data[index] for index in range(4 * BATCH) if index != data.bad], BATCH)
+    good = [index for index in range(4 * BATCH) if index != data.bad]
+    held_out = DataLoader(Subset(data, good), BATCH)
     with sentinel.monitor(run=f"rows-{seed}"):
         for number, (inputs, labels) in enumerate(loader, 1):
             nn.functional.cross_entropy(model(inputs), labels).backward()
@@ -99,9 +100,9 @@ def train(kind: str, fault: str, seed: int) -> None:
                 time.sleep(STEP_SECONDS)
             if kind == "evaluation" and number % 10 == 0:
                 model.eval()
-                for inputs, _ in held_out:
+                for examples, _ in held_out:
                     with torch.no_grad():
-                        model(inputs)
+                        model(examples)
                 model.train()
 
 
@@ -116,8 +117,8 @@ def outcome(kind: str, fault: str, seed: int) -> dict[str, bool]:
     with tempfile.TemporaryDirectory() as folder:
         environ = {
             **os.environ,
-            "SENTINEL_HOME": folder,
-            "SENTINEL_RUNTIME_DIR": folder,
+            "SENTINEL_HOME": f"{folder}/home",
+            "SENTINEL_RUNTIME_DIR": f"{folder}/shared",
             "SENTINEL_LINGER_SECONDS": "0",
             "SENTINEL_BASELINES": "false",
             "OMP_NUM_THREADS": "1",
@@ -151,8 +152,10 @@ def await_end(home: Path) -> list[Path]:
     """The database of the only run, once its agent has ended."""
     deadline = time.monotonic() + MAX_AGENT_SECONDS
     while time.monotonic() < deadline:
-        found = [*home.glob("runs/*/*.db")]
-        if found and not any(map(is_agent_running, home.glob("*/"))):
+        found = [*home.glob("home/runs/*/*.db")]
+        if found and not any(
+            is_agent_running(each.parent) for each in home.glob(f"**/{AGENT_LOCK}")
+        ):
             return found
         time.sleep(0.2)
     raise TimeoutError("the agent does not end")
@@ -197,7 +200,7 @@ def train_for_cost(steps: int, *, noted: bool, is_counted: bool) -> None:
         return call
 
     if not noted:
-        session.DrawnRows = lambda *_: None  # type: ignore[assignment,misc]
+        import_module("sentinel.client.session").DrawnRows = lambda *_: None
     elif not is_counted:
         for name in NOTES:
             setattr(DrawnRows, name, timed(getattr(DrawnRows, name)))

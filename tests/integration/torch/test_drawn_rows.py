@@ -266,3 +266,33 @@ def test_the_loss_of_a_row_of_tokens_is_their_mean():
     assert losses_by_row(loss, 8) is None
     assert losses_by_row((logits**2).mean(), 4) is None
     assert losses_by_row(torch.tensor(1.0), 4) is None
+
+
+def test_losses_on_a_device_are_written_once_they_arrive(monkeypatch):
+    """Nothing waits for them; the page has them some steps later."""
+    pending = []
+
+    def start_vector(_, vector, deliver):
+        pending.append((vector.tolist(), deliver))
+        return True
+
+    monkeypatch.setattr("sentinel.client.capture.drawn_rows.ASYNC_DEVICE_TYPES", {"cpu"})
+    monkeypatch.setattr(
+        "sentinel.client.capture.device_copy.DeviceCopies.start_vector", start_vector
+    )
+    monkeypatch.setattr("sentinel.client.capture.drawn_rows.MAX_LOSS_SHARE", float("inf"))
+    found = []
+
+    def read(ring):
+        found.append(read_row_page(ring)[0][len(found) + 1].losses)
+        numbers, deliver = pending.pop()
+        deliver(numbers)
+        found[-1] = found[-1], read_row_page(ring)[0][len(found)].losses
+
+    train(DataLoader(Numbered(), 3), accumulation=2, on_step=read)
+
+    assert len(found) == 7
+    for before, after in found[:-1]:
+        assert before == ()
+        assert len(after) == 6
+        assert min(after) >= 0.0
