@@ -66,6 +66,8 @@ SMALLEST = {
     "page_insight": "--trials 1",
     "pages": "--steps 200 --metrics 2 --rounds 1 --tools sentinel",
     "patches": "--pairs 1 --steps 5",
+    "rows": "--trainings 1",
+    "rows_instructions": "--dry --steps 10",
     "report": "--steps 200 --ranks 2 --signals 3 --trials 1",
     "run_page": "--steps 200 --ranks 2 --repeats 1",
     "scale_page": "",

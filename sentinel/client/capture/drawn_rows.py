@@ -32,7 +32,7 @@ from sentinel.transport.row_page import MAX_ROWS, UNKNOWN_LOSS, RowPage, row_pag
 MAX_BATCHES = 1024
 """Batches of a step that are noted, its last ones."""
 MAX_TRAINING_SAMPLERS = 64
-MAX_LOSS_SHARE = 0.001
+MAX_LOSS_SHARE = 0.0005
 """Share of the time that the losses of rows take at most, but for those of a jump."""
 JUMP_FACTOR = 1.5
 """Factor on its usual size from which a loss on the CPU is one of a jump."""
@@ -96,9 +96,12 @@ class DrawnRows:
         """An iterator of a DataLoader drew the index, or the indices, of a batch."""
         number = getattr(iterator, "_send_idx", 0)
         drawn = getattr(iterator, _DRAWN, None)
-        if drawn is None or not number:
+        if drawn is None:
             drawn = {}
             setattr(iterator, _DRAWN, drawn)
+        elif not number:
+            # Another pass over the data begins, or the iterator has no workers.
+            drawn.clear()
         drawn[number] = self._pack(index)
 
     def on_batch(self, iterator: Any, is_training_thread: bool) -> None:
