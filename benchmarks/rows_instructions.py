@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -75,11 +76,10 @@ def main() -> None:
         return
     body = []
     for batch in args.batches:
-        counted = 0.0
+        counted, arguments = 0.0, ["--child", str(batch), "--steps", str(args.steps)]
         if args.dry:
-            take_steps(batch, args.steps)
+            subprocess.run([sys.executable, __file__, *arguments], check=True)
         else:
-            arguments = ["--child", str(batch), "--steps", str(args.steps)]
             counted = count_between_markers(__file__, *arguments)[0] / args.steps
         micros = counted * MICROSECONDS_PER_INSTRUCTION
         share = micros / STEP_MICROSECONDS

@@ -20,7 +20,7 @@ from sentinel.store.incident_rows import (
     store_incident_rows,
 )
 from sentinel.transport.command_page import CommandPage, command_page_path
-from sentinel.transport.row_page import MIN_STEPS, StepRows, read_row_page
+from sentinel.transport.row_page import MIN_STEPS, StepRows, read_row_page, row_page_path
 
 ROW_DETECTORS = frozenset({
     "grad_explosion", "kl_blowup", "layer_gradient_exploding", "loss_divergence", "loss_spike",
@@ -109,21 +109,22 @@ class RowCollector:
             return IncidentRows(gap=NO_RANKS if self._is_on else SWITCHED_OFF)
         onset = self._find_step(incident.onset_step, record)
         last = max(onset.step_index, record.step_index)
-        others = [onset.step_index - 1, *range(onset.step_index + 1, last + 1)][: MAX_STEPS - 1]
+        others = [onset.step_index - 1, *range(onset.step_index + 1, last + 1)]
+        indices = [onset.step_index, *others[: MAX_STEPS - 1]]
         first_ranks = [incident.key.rank, incident.finding.rank, *onset.ranks]
         order = {rank: place for place, rank in reversed([*enumerate(first_ranks)])}
         ranks = sorted(rings, key=lambda rank: (order.get(rank, len(order)), rank))
-        pages = {rank: read_row_page(rings[rank]) for rank in ranks}
+        pages = {rank: read_row_page(rings[rank], indices) for rank in ranks}
         found = [
             RankRows(rank, *_renumbered(steps[index], onset, index))
-            for index in (onset.step_index, *others)
+            for index in indices
             for rank, (steps, _) in pages.items()
             if index in steps
         ]
         if not found or found[0].step != onset.step:
             gaps = [gap for _, gap in pages.values() if gap]
-            has_steps = any(steps for steps, _ in pages.values())
-            return IncidentRows(gap=(gaps or [TOO_OLD if has_steps else NO_LOADER])[0])
+            has_page = any(row_page_path(ring).exists() for ring in rings.values())
+            return IncidentRows(gap=(gaps or [TOO_OLD if has_page else NO_LOADER])[0])
         return IncidentRows(found, OTHER_NODES if self._world_size > len(rings) else "")
 
     def _find_step(self, step: int, record: Record) -> _KnownStep:

@@ -19,6 +19,7 @@ import mmap
 import os
 import struct
 from array import array
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
@@ -117,10 +118,13 @@ def row_page_path(ring: Path) -> Path:
     return ring.with_suffix(_SUFFIX)
 
 
-def read_row_page(ring: Path) -> tuple[dict[int, StepRows], str]:
+def read_row_page(
+    ring: Path, indices: Iterable[int] | None = None
+) -> tuple[dict[int, StepRows], str]:
     """The rows of the steps of a ring's rank, by step index, and why later batches have none.
 
-    Both are empty if the rank has no page, or one that cannot be read.
+    Of the steps of `indices`, or of all. Both are empty if the rank has no page, or one that cannot
+    be read.
     """
     try:
         descriptor = os.open(row_page_path(ring), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -136,10 +140,11 @@ def read_row_page(ring: Path) -> tuple[dict[int, StepRows], str]:
     finally:
         os.close(descriptor)
     size = _FIRST_SLOT + slots * _slot_bytes(slot_rows)
-    if (magic, version) != (_MAGIC, _VERSION) or len(content) != size:
+    if (magic, version) != (_MAGIC, _VERSION) or len(content) != size or not slots:
         return {}, ""
     found = {}
-    for offset in range(_FIRST_SLOT, size, _slot_bytes(slot_rows)):
+    for slot in range(slots) if indices is None else {index % slots for index in indices}:
+        offset = _FIRST_SLOT + slot * _slot_bytes(slot_rows)
         (index, *_) = _SLOT_HEADER.unpack_from(content, offset)
         step = _read_slot(content, offset, slot_rows) if index else None
         if step is not None:

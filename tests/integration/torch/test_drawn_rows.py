@@ -1,4 +1,4 @@
-"""The rows of each step that a rank notes beside its ring: those of the batches the loop received."""
+"""The rows of each step that a rank notes: those of the batches that the loop received."""
 
 import os
 import pickle
@@ -55,10 +55,10 @@ def train(loader, epochs=1, accumulation=1, *, before_epoch=lambda net: None, on
         ring = current_session().ring.path
         for _ in range(epochs):
             before_epoch(net)
-            for number, (inputs, labels) in enumerate(loader, 1):
-                inputs, labels = inputs.reshape(-1, 4), labels.reshape(-1)
+            for number, (batch, labels) in enumerate(loader, 1):
+                inputs = batch.reshape(-1, 4)
                 current += [int(row) for row in inputs[:, 0]]
-                cross_entropy(net(inputs), labels).backward()
+                cross_entropy(net(inputs), labels.reshape(-1)).backward()
                 if number % accumulation == 0:
                     optimizer.step()
                     optimizer.zero_grad()

@@ -98,6 +98,8 @@ def test_a_step_that_the_agent_did_not_see_is_found_by_its_number(connection, pa
 def test_without_rows_the_reason_is_stored(connection, pages, last, gap):
     rings, made = pages
     write_steps(made, max(1, last - 1500), last)
+    if gap == NO_LOADER:
+        rings = {rank: path.with_name(f"1-{rank}.ring") for rank, path in rings.items()}
     assert collect(connection, rings, step(30), opened(30, 30)) == IncidentRows([], gap)
 
 
