@@ -17,6 +17,7 @@ from threading import get_ident
 from time import perf_counter
 from typing import Any
 
+from sentinel.client.capture.drawn_rows import DrawnRows
 from sentinel.client.capture.patcher import Patcher
 
 FRAMEWORK = "torch.utils.data.dataloader"
@@ -52,24 +53,24 @@ def attach(patcher: Patcher) -> None:
             if loop.observing_checks or getattr(self, "_num_yielded", 0) == 1:
                 patcher.call_safely(check, self, batch)
             if rows is not None:
-                patcher.call_safely(rows.on_batch, self, is_training_thread)
+                rows.on_batch(self, is_training_thread)
             return batch
 
         return timed_next
 
     patcher.replace(owner, "__next__", make)
     if rows is not None:
-        patcher.replace(owner, "_next_index", _wrap_draw(patcher, rows.on_draw))
+        patcher.replace(owner, "_next_index", _wrap_draw(rows))
 
 
-def _wrap_draw(patcher: Patcher, on_draw: Callable[[Any, Any], None]) -> Callable[[Any], Any]:
-    """A wrapper for `_next_index(iterator)`, with fewer calls than those of the patcher."""
+def _wrap_draw(rows: DrawnRows) -> Callable[[Any], Any]:
+    """A wrapper for `_next_index(iterator)`."""
 
     def make(original: Any) -> Any:
         @functools.wraps(original)
         def next_index(self: Any) -> Any:
             index = original(self)
-            patcher.call_safely(on_draw, self, index)
+            rows.on_draw(self, index)
             return index
 
         return next_index

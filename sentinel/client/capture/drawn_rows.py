@@ -83,7 +83,8 @@ class DrawnRows:
         """Ids of the samplers of training steps."""
         self._step_gap = self._gap = 0
         """Why the current step has no rows, and what is published of it."""
-        self._packers: dict[int, struct.Struct] = {}
+        self._packers: dict[int, Callable[..., bytes]] = {}
+        """How a list of so many integers becomes int64."""
         self._passes = 0
         self._losses: list[tuple[int, Any]] = []
         """Number of a backward pass of the step, and the losses of its rows on their device."""
@@ -94,31 +95,40 @@ class DrawnRows:
 
     def on_draw(self, iterator: Any, index: Any) -> None:
         """An iterator of a DataLoader drew the index, or the indices, of a batch."""
-        number = getattr(iterator, "_send_idx", 0)
-        drawn = getattr(iterator, _DRAWN, None)
-        if drawn is None:
-            drawn = {}
-            setattr(iterator, _DRAWN, drawn)
-        elif not number:
-            # Another pass over the data begins, or the iterator has no workers.
-            drawn.clear()
-        drawn[number] = self._pack(index)
+        try:
+            number = getattr(iterator, "_send_idx", 0)
+            drawn = getattr(iterator, _DRAWN, None)
+            if drawn is None:
+                drawn = {}
+                setattr(iterator, _DRAWN, drawn)
+            elif not number:
+                # Another pass over the data begins, or the iterator has no workers.
+                drawn.clear()
+            packer = self._packers.get(len(index)) if type(index) is list else None
+            drawn[number] = self._pack(index) if packer is None else (packer(*index), len(index))
+        except struct.error:
+            drawn[number] = self._pack(index)
+        except Exception as error:
+            self.disable(error)
 
     def on_batch(self, iterator: Any, is_training_thread: bool) -> None:
         """An iterator gives a batch."""
-        rows, count = _pop_drawn(iterator)
-        if not is_training_thread:
-            self._step_gap = OTHER_THREAD
-            return
-        sampler = iterator._index_sampler  # noqa: SLF001 - there is no public name
-        if iterator._dataset_kind == ITERABLE_DATASET:  # noqa: SLF001
-            batch = Batch(sampler, gap=ITERABLE)
-        else:
-            batch = Batch(sampler, rows, count, NO_INTEGERS if count and not rows else 0)
-        if self._ahead is None:
-            self.add(batch)
-        else:
-            self._ahead.append(batch)
+        try:
+            rows, size = _pop_drawn(iterator)
+            if not is_training_thread:
+                self._step_gap = OTHER_THREAD
+                return
+            sampler = iterator._index_sampler  # noqa: SLF001 - there is no public name
+            if iterator._dataset_kind == ITERABLE_DATASET:  # noqa: SLF001
+                batch = Batch(sampler, gap=ITERABLE)
+            else:
+                batch = Batch(sampler, rows, size, NO_INTEGERS if size and not rows else 0)
+            if self._ahead is None:
+                self.add(batch)
+            else:
+                self._ahead.append(batch)
+        except Exception as error:
+            self.disable(error)
 
     @contextmanager
     def fetching_ahead(self, batches: deque[Batch]) -> Iterator[None]:
@@ -140,8 +150,11 @@ class DrawnRows:
             self._step_gap = batch.gap
             self._batches.append(batch)
 
-    def before_backward(self, roots: list[Any]) -> None:
-        """A backward pass begins: the first one of a step is for its first batch, and so on."""
+    def before_backward(self, roots: Sequence[Any]) -> None:
+        """A backward pass begins: the first one of a step is for its first batch, and so on.
+
+        `roots` are those of negative log-likelihoods, or none.
+        """
         if self._uncertain and not self._batches:
             # The last ones are of the training: its batch is fetched before its pass.
             sampler = self._uncertain[-1].sampler
@@ -150,7 +163,7 @@ class DrawnRows:
             self._step_gap = self._batches[-1].gap
             self._uncertain.clear()
         number, self._passes = self._passes, self._passes + 1
-        if self.is_off or len(roots) != 1 or number >= len(self._batches):
+        if len(roots) != 1 or self.is_off or number >= len(self._batches):
             return
         batch = self._batches[number]
         # Of two loaders, it is not known which has the batch; a DTensor is read by a collective.
@@ -183,11 +196,18 @@ class DrawnRows:
             # There is no space for the page.
             self.close()
         except Exception as error:
-            self.close()
-            self._count_error(error)
+            self.disable(error)
+        if self._losses:
+            self._losses = []
         self._batches.clear()
         self._uncertain.clear()
-        self._losses, self._passes, self._step_gap = [], 0, 0
+        self._passes = self._step_gap = 0
+
+    def disable(self, error: Exception) -> None:
+        """Note no further rows, because of that error."""
+        if not self.is_off:
+            self.close()
+            self._count_error(error)
 
     def close(self) -> None:
         """Release the page, also in a forked child."""
@@ -232,17 +252,16 @@ class DrawnRows:
                 return b"", 1
             index = index if type(index) is list else [index]
         count = len(index)
-        if count and getattr(index[0], "is_cuda", False):
-            # To read it waits for the device.
+        if not count or getattr(index[0], "is_cuda", False):
+            # To read one of a device waits for it.
             return b"", count
-        stored = min(count, MAX_ROWS)
-        packer = self._packers.get(stored)
-        if packer is None:
-            packer = self._packers[stored] = struct.Struct(f"{stored}q")
         try:
-            return packer.pack(*(index if stored == count else index[:stored])), count
+            rows = struct.pack(f"{min(count, MAX_ROWS)}q", *index[:MAX_ROWS])
         except struct.error:
             return b"", count
+        if count <= MAX_ROWS and type(index[0]) is int:
+            self._packers[count] = struct.Struct(f"{count}q").pack
+        return rows, count
 
     def _is_jump(self, root: Any) -> bool:
         """Whether the loss is on the CPU and far above its usual size, which is updated."""

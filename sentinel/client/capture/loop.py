@@ -141,8 +141,6 @@ class TrainingLoop:
         self.recorder.begin_backward()
         if self.gradient_flow is not None:
             self.gradient_flow.before_backward()
-        if self.rows is not None:
-            self.rows.before_backward(roots)
         if self.observing_checks is not None:
             self.observing_checks.before_backward(roots)
         elif self.checks is not None and not self.begun_steps:
@@ -154,6 +152,8 @@ class TrainingLoop:
             stepping = thread.stepping_optimizers = _still_stepping(stepping)
             self.loss.finished = self.loss.finished or bool(stepping)
         self.loss_kind = _loss_kind(roots)
+        if self.rows is not None:
+            self.rows.before_backward(roots if "NllLoss" in self.loss_kind else ())
         if "NllLoss" in self.loss_kind and self.loss_kind not in self.loss_kinds:
             self._record_class_count(roots[0])
         explicit = thread.explicit_loss
