@@ -125,7 +125,7 @@ def outcome(kind: str, fault: str, seed: int) -> dict[str, bool]:
         }
         launch = [sys.executable]
         if kind == "two ranks":
-            launch += ["-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0"]
+            launch += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
         subprocess.run(
             [*launch, __file__, "--child", kind, fault, str(seed)],
             env=environ,
@@ -140,12 +140,14 @@ def outcome(kind: str, fault: str, seed: int) -> dict[str, bool]:
     of_step = [each for incident in found.values() for each in incident.of_step]
     holding = [each for each in of_step if row in each.rows]
     firsts = [each.of_step[0] for each in found.values() if each.ranks]
-    return {
+    result = {
         "an incident": bool(found),
         "row stored": bool(holding),
         "in the message": any(f" {row}" in each.text for each in found.values()),
         "first in the message": any(each.top and each.top[0][0] == row for each in firsts),
     }
+    print(json.dumps({"kind": kind, "fault": fault, "seed": seed, **result}), file=sys.stderr)
+    return result
 
 
 def await_end(home: Path) -> list[Path]:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 MAX_BYTECODES = 2900
-"""Of a step with a data loader, a backward pass, clipping and an optimizer. Python 3.11: 2,868, of which
-noting the rows of the step takes 422."""
+"""Of a step with a data loader, a backward pass, clipping and an optimizer. Python 3.11: 2,868, of
+which noting the rows of the step takes 422."""
 
 # In a process of its own: integrations that other tests have loaded add to the patches.
 PROGRAM = """
