@@ -105,9 +105,11 @@ class DrawnRows:
                 # Another pass over the data begins, or the iterator has no workers.
                 drawn.clear()
             packer = self._packers.get(len(index)) if type(index) is list else None
-            drawn[number] = self._pack(index) if packer is None else (packer(*index), len(index))
-        except struct.error:
-            drawn[number] = self._pack(index)
+            try:
+                rows = self._pack(index) if packer is None else (packer(*index), len(index))
+            except struct.error:
+                rows = self._pack(index)
+            drawn[number] = rows
         except Exception as error:
             self.disable(error)
 
