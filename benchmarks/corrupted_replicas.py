@@ -2,20 +2,19 @@
 
     python benchmarks/corrupted_replicas.py [--seeds 100] [--real 5]
 
-The tensor, the element, the bit and the rank are random. Most seeds are compared in one process:
-the check of the trainer computes the checksums of each rank from the model as it is on that rank,
-and the detector compares them. The real ones train four ranks over gloo. Prints Markdown.
+The tensor, the element, the bit and the rank are random, and so is the step, where the weights that
+an optimizer divides are not sent anew with each step. Four ranks train over gloo. In most trainings
+the check of the trainer is called after each step, and the detector compares what it recorded. The
+real ones run under a monitor, and the message is looked at. Prints Markdown.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import shutil
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
@@ -27,24 +26,212 @@ import torch._dynamo
 import torch.distributed as dist
 from page_tables import rows
 from silent_trainings.case import Case
-from silent_trainings.loops import RANK_STEPS, examples, loss_of, network, replicated, update
+from silent_trainings.healthy_frameworks import deepspeed
+from silent_trainings.loops import RANK_STEPS, replicated, update
 from silent_trainings.runs import SICK, Job, run
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.optim import AdamW
 
 from sentinel.client.capture.owned_modules import SeenModules
-from sentinel.client.checks.batches import DataPasses
 from sentinel.client.checks.check import CheckedTraining
-from sentinel.client.checks.loaded_weights import Loads
-from sentinel.client.checks.replicas import FIRST_STEPS, PLAN_STEP, Replicas
-from sentinel.client.checks.untrained_parts import RecomputedBlocks
+from sentinel.client.checks.observed_process import ObservedProcess
+from sentinel.client.checks.replicas import FIRST_STEPS, Replicas
 from sentinel.detectors.replicas_differ import ReplicasDiffer
 from sentinel.model.finding import Finding
 from sentinel.model.record import CHECK, Record
 
 RANKS = 4
 INTEGERS = {2: torch.int16, 4: torch.int32}
+MANTISSA_BITS = {2: 7, 4: 23}
+LAST_STEP = FIRST_STEPS[-1]
+
+
+class Training:
+    """A small model on four ranks, of one of `KINDS`; every second one in bfloat16."""
+
+    is_sent_anew = False
+    """Whether each step sends the weights anew, from the rank that updates them."""
+    has_majority = True
+    """Whether most of the ranks with the same weights are right."""
+
+    def __init__(self, seed: int) -> None:
+        torch.manual_seed(seed)
+        block = nn.TransformerEncoderLayer(32, 4, 64, 0.0, batch_first=True)
+        self.model: Any = block.bfloat16() if seed % 2 else block
+        self.dtype = next(block.parameters()).dtype
+        torch.manual_seed(seed * RANKS + dist.get_rank())
+        self.optimizer: Any = None
+        self.wrap()
+
+    def wrap(self) -> None:
+        """Distribute the model."""
+        self.model = replicated(self.model)
+        self.optimizer = AdamW(self.model.parameters())
+
+    def loss(self) -> Tensor:
+        return self.model(torch.randn(4, 6, 32).to(self.dtype)).float().square().mean()
+
+    def step(self) -> None:
+        update(self.optimizer, self.loss())
+
+    def set_engine(self, training: CheckedTraining) -> None:
+        """State what an engine knows of its replicas."""
+
+
+class ZeroOfPyTorch(Training):
+    is_sent_anew = True
+
+    def wrap(self) -> None:
+        self.model = replicated(self.model)
+        self.optimizer = ZeroRedundancyOptimizer(self.model.parameters(), AdamW, lr=1e-3)
+
+
+class ZeroOfDeepSpeed(Training):
+    is_sent_anew = True
+
+    def wrap(self) -> None:
+        is_low = self.dtype is torch.bfloat16
+        config = {
+            "train_micro_batch_size_per_gpu": 4, "steps_per_print": 10**9,
+            "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}},
+            "zero_optimization": {"stage": 1 + torch.initial_seed() // 8 % 2},
+            "bf16": {"enabled": is_low},
+        }  # fmt: skip
+        self.model, *_ = deepspeed().initialize(
+            model=self.model, model_parameters=self.model.parameters(), config=config
+        )
+        self.optimizer = self.model.optimizer
+
+    def step(self) -> None:
+        self.model.backward(self.loss())
+        self.model.step()
+
+    def set_engine(self, training: CheckedTraining) -> None:
+        training.set_engine(self.model.module, range(RANKS))
+
+
+class Hybrid(Training):
+    has_majority = False
+
+    def wrap(self) -> None:
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+        fully_shard(self.model.linear1, mesh=mesh)
+        fully_shard(self.model, mesh=mesh)
+        self.optimizer = AdamW(self.model.parameters())
+
+
+KINDS: dict[str, type[Training]] = {
+    "DistributedDataParallel": Training,
+    "ZeRO of PyTorch": ZeroOfPyTorch,
+    "ZeRO 1 and 2 of DeepSpeed": ZeroOfDeepSpeed,
+    "HSDP, 2 replicas of 2 parts": Hybrid,
+}
+
+
+def corrupt(model: nn.Module, chance: random.Random, is_wrong: bool) -> None:
+    """Flip one bit of the mantissa of one element of one tensor, if this rank is the wrong one."""
+    tensors = [getattr(each, "_local_tensor", each).data for each in model.parameters()]
+    tensor = chance.choice([each for each in tensors if each.numel()]).view(-1)
+    bits = tensor.view(INTEGERS[tensor.itemsize])
+    element, bit = (
+        chance.randrange(tensor.numel()),
+        chance.randrange(MANTISSA_BITS[tensor.itemsize]),
+    )
+    if is_wrong:
+        bits[element] ^= 1 << bit
+
+
+def is_found(kind: type[Training], seed: int) -> tuple[bool, bool]:
+    """Whether the detector finds the corruption at the next comparison, and names its rank."""
+    training, recorded, seen = kind(seed), list[dict[str, Any]](), SeenModules()
+    seen.add(training.model)
+    # On a CPU no device copies are needed.
+    process = ObservedProcess(seen, recorded.append, print, None, print, dist.get_rank())
+    checked = CheckedTraining(process, lambda: training.optimizer, lambda: [training.optimizer])
+    training.set_engine(checked)
+    check, detector = Replicas(checked), ReplicasDiffer()
+    chance = random.Random(seed)
+    wrong = chance.randrange(RANKS)
+    first = LAST_STEP if training.is_sent_anew else FIRST_STEPS[0] + 1
+    corrupted_at, found = chance.randint(first, LAST_STEP), None
+    for step in range(1, 1 + LAST_STEP):
+        check.before_backward()
+        training.step()
+        if step == corrupted_at:
+            corrupt(training.model, chance, wrong == dist.get_rank())
+        checked.steps = step
+        check.after_step()
+        if step in FIRST_STEPS:
+            of_ranks: list[Any] = [None] * RANKS
+            dist.all_gather_object(of_ranks, recorded)
+            recorded.clear()
+            records = [record_of(each, step) for own in of_ranks for each in own]
+            assert len(records) == RANKS
+            outputs = [detector.update(each) for each in records]
+            found = next((each for each in outputs if isinstance(each, Finding)), None)
+            assert found is None or step == LAST_STEP, "equal replicas differ"
+    is_named = found is not None and (
+        found.rank == wrong if training.has_majority else f"{wrong}" in found.summary
+    )
+    return found is not None, is_named
+
+
+def record_of(evidence: dict[str, Any], step: int) -> Record:
+    values = {name: each for name, each in evidence.items() if isinstance(each, float)}
+    texts = {name: each for name, each in evidence.items() if isinstance(each, str)}
+    rank = int(values["rank"])
+    return Record("run", rank, step, float(step), CHECK, values, texts, step_index=step)
+
+
+def of_four_ranks(seeds: int) -> dict[str, list[tuple[bool, bool]]]:
+    """Both answers for each seed, by kind, from processes of their own."""
+    folder = Path(mkdtemp())
+
+    def train(*, sick: bool) -> None:
+        del sick
+        found = {
+            title: [is_found(kind, seed) for seed in range(seeds)] for title, kind in KINDS.items()
+        }
+        if not dist.get_rank():
+            torch.save(found, folder / "found")
+
+    ((_, outcome),) = run([Job("seeds", Case(train, "", (), ranks=RANKS), SICK, folder / "run")], 1)
+    assert not outcome.failure, outcome.failure
+    found: dict[str, list[tuple[bool, bool]]] = torch.load(folder / "found")
+    shutil.rmtree(folder)
+    return found
+
+
+def corrupted_training(kind: type[Training], seed: int, *, sick: bool) -> None:
+    """One element of one rank is corrupted for good after the step behind the first comparison."""
+    training, chance = kind(seed), random.Random(seed)
+    wrong = chance.randrange(RANKS)
+    for step in range(RANK_STEPS):
+        training.step()
+        if sick and step == FIRST_STEPS[0] + 1:
+            corrupt(training.model, chance, wrong == dist.get_rank())
+
+
+def is_found_by_a_monitor(kind: type[Training], seed: int) -> tuple[bool, bool]:
+    """Whether the message of four ranks is of the corruption."""
+    folder = Path(mkdtemp())
+    case = Case(partial(corrupted_training, kind, seed), "", ("replicas_differ",), ranks=RANKS)
+    ((_, outcome),) = run([Job(f"seed-{seed}", case, SICK, folder / "run")], 1)
+    shutil.rmtree(folder)
+    wrong = random.Random(seed).randrange(RANKS)
+    is_right = f"rank{'' if kind.has_majority else 's'} " in outcome.message
+    return (
+        outcome.reasons.get("replicas_differ") == LAST_STEP,
+        is_right and f"{wrong}" in outcome.message,
+    )
+
+
+def counts(found: list[tuple[bool, bool]]) -> list[str]:
+    """How many there are, and of how many each answer is yes."""
+    return [str(len(found)), *(str(sum(each)) for each in zip(*found, strict=True))]
 
 
 def main() -> None:
@@ -52,107 +239,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--real", type=int, default=5)
     args = parser.parse_args()
-    real = [found_by_real_ranks(seed) for seed in range(args.real)]
-    folder = mkdtemp()
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
-    simulated = [found_in_one_process(seed) for seed in range(args.seeds)]
-    dist.destroy_process_group()
-    shutil.rmtree(folder)
-    head = ["one element of one rank of 4", "seeds", "found at the next comparison", "right rank"]
-    body = [
-        [title, str(len(found)), *(str(sum(each)) for each in zip(*found, strict=True))]
-        for title, found in (("in one process", simulated), ("four ranks over gloo", real))
-        if found
-    ]
+    os.environ["SENTINEL_HOME"] = mkdtemp()
+    body = [[title, *counts(found)] for title, found in of_four_ranks(args.seeds).items()]
+    for title, kind in KINDS.items():
+        if args.real and not kind.is_sent_anew:
+            real = [is_found_by_a_monitor(kind, seed) for seed in range(args.real)]
+            body.append([f"{title}, under a monitor", *counts(real)])
+    head = ["one element of one rank of 4", "seeds", "found at the next comparison", "ranks named"]
     print(rows(head, body))
-
-
-@contextmanager
-def corrupted(model: nn.Module, chance: random.Random) -> Iterator[None]:
-    """Flip one bit of one element of one tensor while the context is open."""
-    tensor = chance.choice([*model.parameters()]).data.view(-1)
-    bits = tensor.view(INTEGERS[tensor.itemsize])
-    element, bit = chance.randrange(tensor.numel()), 1 << chance.randrange(8 * tensor.itemsize - 1)
-    bits[element] ^= bit
-    yield
-    bits[element] ^= bit
-
-
-@dataclass
-class OfFourRanks(CheckedTraining):
-    """A training of one process whose model stands for the one of each rank."""
-
-    recorded: list[dict[str, Any]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.record = self.recorded.append
-
-    def find_replicas(self) -> dict[str, float]:
-        return {"first_rank": 0.0, "ranks": float(RANKS)}
-
-
-def found_in_one_process(seed: int) -> tuple[bool, bool]:
-    """Whether the detector finds the corruption, and names its rank."""
-    chance = random.Random(seed)
-    torch.manual_seed(seed)
-    block = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
-    model = DistributedDataParallel(block.bfloat16() if seed % 2 else block)
-    optimizer = AdamW(model.parameters())
-    seen = SeenModules()
-    seen.add(model)
-    wrong, detector, output = chance.randrange(RANKS), ReplicasDiffer(), None
-    checks = [check_of_rank(rank, optimizer, seen) for rank in range(RANKS)]
-    for step in (PLAN_STEP, *FIRST_STEPS):
-        assert not isinstance(output, Finding), "equal replicas differ"
-        for rank, check in enumerate(checks):
-            is_wrong = rank == wrong and step == FIRST_STEPS[-1]
-            check.training.steps = step
-            with corrupted(model, chance) if is_wrong else nullcontext():
-                check.after_step()
-            for evidence in check.training.recorded:
-                output = detector.update(record_of(evidence, rank, step))
-            check.training.recorded.clear()
-    is_found = isinstance(output, Finding)
-    return is_found, is_found and output.rank == wrong
-
-
-def check_of_rank(rank: int, optimizer: AdamW, seen: SeenModules) -> Replicas:
-    """The check as it is on that rank. On a CPU no device copies are needed."""
-    training = OfFourRanks(
-        lambda: optimizer, lambda: [optimizer], seen, record=None, record_metadata=print,
-        device_copies=None, count_error=print, passes=DataPasses(), loads=Loads(),
-        recomputed=RecomputedBlocks(), rank=rank,
-    )  # fmt: skip
-    return Replicas(training)
-
-
-def record_of(evidence: dict[str, Any], rank: int, step: int) -> Record:
-    values = {name: each for name, each in evidence.items() if isinstance(each, float)}
-    texts = {name: each for name, each in evidence.items() if isinstance(each, str)}
-    return Record("run", rank, step, float(step), CHECK, values, texts, step_index=step)
-
-
-def corrupted_training(seed: int, *, sick: bool) -> None:
-    """One element of one rank is corrupted for good after the step behind the first comparison."""
-    model = replicated(network())
-    optimizer = AdamW(model.parameters())
-    chance = random.Random(seed)
-    wrong = chance.randrange(RANKS)
-    for step in range(RANK_STEPS):
-        update(optimizer, loss_of(model, examples()))
-        if sick and step == FIRST_STEPS[0] + 1 and dist.get_rank() == wrong:
-            corrupted(model, chance).__enter__()
-
-
-def found_by_real_ranks(seed: int) -> tuple[bool, bool]:
-    """Whether the message of four ranks is of the corruption."""
-    folder = Path(mkdtemp())
-    case = Case(partial(corrupted_training, seed), "", ("replicas_differ",), ranks=RANKS)
-    ((_, outcome),) = run([Job(f"seed-{seed}", case, SICK, folder / "run")], 1)
-    shutil.rmtree(folder)
-    wrong = random.Random(seed).randrange(RANKS)
-    is_found = outcome.reasons.get("replicas_differ") == FIRST_STEPS[-1]
-    return is_found, is_found and f"rank {wrong} " in outcome.message
 
 
 if __name__ == "__main__":

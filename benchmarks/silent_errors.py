@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import sys
 from collections.abc import Mapping
@@ -23,12 +22,19 @@ from tempfile import mkdtemp
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-import torch._dynamo
 from page_tables import rows, write_table
 from silent_trainings import data, frameworks, modes, published, several_ranks, starts, weights
 from silent_trainings.case import CASES, Case
-from silent_trainings.loops import CHECKPOINT_VARIABLE, write_checkpoint
-from silent_trainings.runs import HEALTHY, KINDS, SICK, UNCHECKED, Job, Outcome, run
+from silent_trainings.runs import (
+    HEALTHY,
+    KINDS,
+    SICK,
+    UNCHECKED,
+    Job,
+    Outcome,
+    run,
+    write_checkpoint_into,
+)
 
 MODULES = (published, weights, modes, data, several_ranks, starts, frameworks)
 """Those whose trainings are in `CASES`."""
@@ -139,14 +145,7 @@ def main() -> None:
         return
     names = [name for name in CASES if not args.only or name in args.only.split(",")]
     folder = Path(mkdtemp())
-    os.environ[CHECKPOINT_VARIABLE] = str(folder / "checkpoint.pt")
-    child = os.fork()
-    if not child:
-        torch.set_num_threads(1)
-        torch.manual_seed(0)
-        write_checkpoint(os.environ[CHECKPOINT_VARIABLE])
-        os._exit(0)
-    os.waitpid(child, 0)
+    write_checkpoint_into(folder)
     jobs = [
         Job(name, CASES[name], kind, folder / f"{name}-{kind}") for name in names for kind in KINDS
     ]

@@ -184,7 +184,7 @@ def resumed_sft(half: int = 150) -> Build:
     return build
 
 
-def dpo(rate: float = 5e-4, beta: float = 0.1) -> Build:
+def dpo(rate: float = 5e-4, beta: float = 0.1, pairs: int = 2048) -> Build:
     """Language is preferred to noise."""
 
     def build(folder: str, tokens: Any, model: str) -> Any:
@@ -195,7 +195,7 @@ def dpo(rate: float = 5e-4, beta: float = 0.1) -> Build:
         return DPOTrainer(
             LlamaForCausalLM.from_pretrained(model),
             processing_class=tokens,
-            train_dataset=Dataset.from_list(_pairs(2048)),
+            train_dataset=Dataset.from_list(_pairs(pairs)),
             args=DPOConfig(
                 **common_settings(folder, rate, 200), beta=beta, per_device_train_batch_size=8
             ),
@@ -204,7 +204,7 @@ def dpo(rate: float = 5e-4, beta: float = 0.1) -> Build:
     return build
 
 
-def kto(rate: float = 5e-4, *, shuffled: bool = False) -> Build:
+def kto(rate: float = 5e-4, *, shuffled: bool = False, pairs: int = 1024) -> Build:
     """Language is desirable and noise is not; with `shuffled` a coin decides."""
 
     def build(folder: str, tokens: Any, model: str) -> Any:
@@ -214,7 +214,7 @@ def kto(rate: float = 5e-4, *, shuffled: bool = False) -> Build:
 
         examples = [
             {"prompt": pair["prompt"], "completion": pair[key], "label": key == "chosen"}
-            for pair in _pairs(1024, shuffled=shuffled)
+            for pair in _pairs(pairs, shuffled=shuffled)
             for key in ("chosen", "rejected")
         ]
         return KTOTrainer(

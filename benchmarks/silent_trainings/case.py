@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 CASES: dict[str, Case] = {}
 """Those of all modules that are imported, by the name of their function."""
+HEALTHY_TRAININGS: dict[str, Case] = {}
+"""Those without an error that are no twin of one."""
 
 
 @dataclass(frozen=True)
@@ -51,3 +54,24 @@ def case(
         return train
 
     return add
+
+
+def healthy_case(train: Callable[[], None], ranks: int = 1) -> Case:
+    """A training without an error; its source is the module that has it."""
+
+    def run(*, sick: bool) -> None:
+        assert not sick
+        train()
+
+    return Case(run, train.__module__, (), ranks=ranks)
+
+
+def healthy(train: Callable[[], None], *, name: str = "", ranks: int = 1) -> Callable[[], None]:
+    """Decorates a training without an error."""
+    HEALTHY_TRAININGS[name or train.__name__] = healthy_case(train, ranks)
+    return train
+
+
+def healthy_on(ranks: int) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    """Decorates a training without an error on several ranks."""
+    return partial(healthy, ranks=ranks)

@@ -24,8 +24,9 @@ from sentinel.model.notification import Notification, NotificationReason
 from sentinel.model.record import CHECK, PROBLEM_KEY, Event, Record
 from sentinel.pipeline.pipeline import build
 from silent_trainings.case import Case
+from silent_trainings.loops import CHECKPOINT_VARIABLE, write_checkpoint
 
-TIMEOUT_SECONDS = 120
+TIMEOUT_SECONDS = 600
 """A rank that takes longer is ended."""
 SICK, UNCHECKED, HEALTHY = KINDS = ("sick", "unchecked", "healthy")
 
@@ -105,6 +106,18 @@ class Job:
         records = [each for of_rank in read_rings().values() for each in of_rank]
         shutil.rmtree(self.folder)
         return judge(sorted(records, key=lambda each: each.time))
+
+
+def write_checkpoint_into(folder: Path) -> None:
+    """Write the weights that trainings load, in a process of its own."""
+    os.environ[CHECKPOINT_VARIABLE] = str(folder / "checkpoint.pt")
+    child = os.fork()
+    if not child:
+        torch.set_num_threads(1)
+        torch.manual_seed(0)
+        write_checkpoint(os.environ[CHECKPOINT_VARIABLE])
+        os._exit(0)
+    os.waitpid(child, 0)
 
 
 def judge(records: Sequence[Record]) -> Outcome:

@@ -153,7 +153,7 @@ class AutoStart:
             for module in self._seen_modules.modules():
                 session.loop.seen_modules.add(module)
             if session.loop.checks is not None:
-                session.loop.checks.loads.found |= self._loads.found
+                session.loop.checks.process.loads.found |= self._loads.found
 
     def _uninstall(self) -> bool:
         """Undo all patches. Returns whether there were any."""

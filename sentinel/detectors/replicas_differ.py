@@ -2,7 +2,8 @@
 
 Formula
     sum      = for each layer, a checksum of the exact bits of its weights after a step
-    Finding  = the sums of a layer are not equal on all ranks of a DistributedDataParallel model; or
+    Finding  = the sums of a layer are not equal on all ranks of a DistributedDataParallel model or
+               of ZeRO 1 or 2, or on all that hold the same part of it with HSDP; or
                the sums of a norm are not equal on ranks whose last 3 losses, which vary, are equal
                to the last bit
     culprit  = the ranks whose sum is not that of the majority
@@ -12,7 +13,7 @@ Units
 
 Source
     deepspeedai/DeepSpeed issue 1801: the training of BLOOM-176B lost 15 days to weights that
-    differed between GPUs. A DistributedDataParallel model starts from the weights of one rank, and
+    differed between GPUs. A model that is replicated starts from the weights of one rank, and
     each step adds the same averaged gradient to the last bit, so its replicas stay equal.
 
 Defaults
@@ -59,8 +60,9 @@ class ReplicasDiffer(DetectorDefaults):
 
     check = "replicas"
     unreported = (
-        "The check needs 3 updates on two or more ranks, of a DistributedDataParallel model or of "
-        "one whose layers are divided between ranks with the same loss."
+        "The check needs 3 updates on two or more ranks, of a model that is replicated by "
+        "DistributedDataParallel, ZeRO 1 or 2 or HSDP, or whose layers are divided between ranks "
+        "with the same loss."
     )
     events = frozenset({CHECK})
     signal = "grad_norm"
@@ -76,6 +78,8 @@ class ReplicasDiffer(DetectorDefaults):
         self._sums: dict[str, dict[str, str]] = {}
         """By comparison, and then by rank as text: the losses, if any, and the sums."""
         self._last_equal_step = 0
+        self._differing: set[float] = set()
+        """The first ranks of the groups whose replicas differ now."""
 
     def update(self, record: Record) -> DetectorOutput:
         """Add the sums of one rank; compare when those of all ranks are there."""
@@ -101,11 +105,14 @@ class ReplicasDiffer(DetectorDefaults):
             groups[own_losses][rank] = own_sums
         compared = [each for each in groups.values() if len(each) > 1]
         differing = [each for each in compared if len({*each.values()}) > 1]
+        group = values.get("first_rank", 0.0)
         if differing:
+            self._differing.add(group)
             return self._finding(record, differing[0], are_divided=bool(losses))
         if compared:
+            self._differing.discard(group)
             self._last_equal_step = record.step
-            return CLEAR
+            return None if self._differing else CLEAR
         return None
 
     def _finding(self, record: Record, sums: dict[str, str], *, are_divided: bool) -> Finding:
@@ -122,7 +129,7 @@ class ReplicasDiffer(DetectorDefaults):
         which = (
             f"rank{'s' if len(differing) > 1 else ''} {ranks} from the other {count}"
             if has_majority
-            else f"{len(sums)} ranks"
+            else f"ranks {ranges_text(sorted(map(int, sums)))}"
         )
         where = (
             f" in {len(layers)} layer{'s' if len(layers) != 1 else ''}, the first of them "

@@ -16,7 +16,8 @@ Formula
                the optimizer trains norms alone, all other weights are frozen, and no weights were
                loaded; or
                since the end of a warm-up, in at least 3 measurements, less than 0.3 % of the
-               elements of matrices in 16 bits or less moved
+               elements of matrices in 16 bits or less moved; or
+               no element of a vector in 16 bits or less moved, while all matrices have more
     critical = no weight is updated
 
 Units
@@ -120,6 +121,13 @@ class WeightsNotUpdated(ReportedCheck):
             "Look for the code that sets `requires_grad` to False: its condition on names or kinds "
             "of modules may be the wrong way round. To train the norms of a pretrained model, load "
             "its weights first.",
+        ),
+        "norms_too_coarse": Problem(
+            "The vectors of {modules} are in {dtype} and never change, while the matrices of the "
+            "model are in higher precision: at a learning rate of {learning_rate:.3g} each update "
+            "is smaller than the spacing of these numbers.",
+            "Keep these vectors, such as the scale of a norm, in float32, and compute in low "
+            "precision with autocast.",
         ),
         "too_small": Problem(
             "A step changes {moved_share:.2%} of the {dtype} weights: at a learning rate of "

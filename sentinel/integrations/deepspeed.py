@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import nan
 from pathlib import Path
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from sentinel.client.capture.gradient_flow import GradientFlow
 
 FRAMEWORK = "deepspeed.runtime.engine"
+DIVIDED_WEIGHTS_STAGE = 3
+"""The stage of ZeRO from which on each rank holds a part of the weights."""
 
 
 def attach(patcher: Patcher) -> None:
@@ -145,6 +147,9 @@ class DeepSpeedObserver:
             self.patcher.recorder.record_uncounted_step()
             return
         self.backward_passes = 0
+        if loop.checks is not None and engine.zero_optimization_stage() < DIVIDED_WEIGHTS_STAGE:
+            ranks = _ranks_of_replicas(engine)
+            loop.checks.after_engine_step(engine.optimizer, engine.module, ranks, loop.step_time)
         norm = _own_attribute(engine, "_global_grad_norm")
         if norm is not None:
             values["grad_norm"] = _nan_if_negative(norm)
@@ -225,6 +230,13 @@ def _wrap_backward(patcher: Patcher, observer: DeepSpeedObserver) -> Callable[[A
 def _own_attribute(engine: Any, name: str) -> Any:
     """An attribute of the engine itself; `getattr` would also look in its model."""
     return vars(engine).get(name)
+
+
+def _ranks_of_replicas(engine: Any) -> Sequence[int]:
+    """The ranks that hold the weights of the engine as this one does; empty if it is alone."""
+    group = _own_attribute(engine, "seq_data_parallel_group")
+    ranks = () if group is None else sys.modules["torch.distributed"].get_process_group_ranks(group)
+    return ranks if len(ranks) > 1 else ()
 
 
 def _nan_if_negative(norm: Any) -> Any:

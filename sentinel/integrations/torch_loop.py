@@ -60,7 +60,7 @@ def attach(patcher: Patcher) -> None:
 
         def add(inputs: Iterable[Any]) -> None:
             if loop.observing_checks is not None:
-                loop.observing_checks.recomputed.add(inputs)
+                loop.observing_checks.process.recomputed.add(inputs)
 
         patcher.wrap(recomputation, "check_backward_validity", before=add)
     patcher.replace(torch.autocast, "__init__", _wrap_autocast(patcher))
@@ -104,7 +104,7 @@ def _wrap_autocast(patcher: Patcher) -> Callable[[Any], Any]:
         del dtype
         # A model that makes features without gradients may be on another device than the trained.
         if enabled and loop.checks is not None and torch.is_grad_enabled():
-            loop.checks.autocast_devices.add(device_type)
+            loop.checks.process.autocast_devices.add(device_type)
 
     def make(original: Any) -> Any:
         @functools.wraps(original)
@@ -165,7 +165,7 @@ def _patch_serialization(patcher: Patcher) -> None:
         for name in _SERIALIZATION_FUNCTIONS["save"]:
             patcher.wrap(owner, name, before=lambda *_, **__: checks.on_save())
         for name in _SERIALIZATION_FUNCTIONS["load"]:
-            patcher.wrap(owner, name, before=lambda *_, **__: checks.loads.add_file())
+            patcher.wrap(owner, name, before=lambda *_, **__: checks.process.loads.add_file())
     for name in _SERIALIZATION_WRITERS:
         writer = getattr(owner, name, None)
         if writer is None:

@@ -18,6 +18,8 @@ def attach(patcher: Patcher) -> None:
 
     def on_report(model: Any, loading_info: Any, **_: Any) -> None:
         if patcher.loop.checks is not None:
-            patcher.loop.checks.loads.add_pretrained(model, loading_info.missing_and_mismatched())
+            patcher.loop.checks.process.loads.add_pretrained(
+                model, loading_info.missing_and_mismatched()
+            )
 
     patcher.wrap(sys.modules[FRAMEWORK], "log_state_dict_report", before=on_report)

@@ -41,7 +41,7 @@ class StateLoads:
     ) -> None:
         """Called after `Module.load_state_dict`."""
         if self._loop.checks is not None and keys is not None:
-            self._loop.checks.loads.add_state_dict(module, state_dict, keys)
+            self._loop.checks.process.loads.add_state_dict(module, state_dict, keys)
         if self._loop.observing_checks is not None:
             self._loop.observing_checks.on_load()
         # Before the first step, weights without the state of an optimizer begin a training.

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from weakref import ref
 from zlib import crc32
 
-from sentinel.client.checks.check import Check, CheckedTraining, Evidence
+from sentinel.client.checks.check import Check, CheckedTraining, Evidence, group_of
 from sentinel.client.checks.worker_generators import copied_generator
 from sentinel.model.record import CHECK_KEY
 
@@ -49,7 +49,7 @@ class Batches(Check):
 
     def on_first_batch(self, iterator: Any, batch: Any) -> None:
         """The first batch of a pass over the data arrived."""
-        is_repeated = self.training.passes.add(iterator, batch)
+        is_repeated = self.training.process.passes.add(iterator, batch)
         self._report_generator()
         if is_repeated:
             self.set_result("same_order")
@@ -79,7 +79,7 @@ class Batches(Check):
             self.set_result("")
 
     def _report_generator(self) -> None:
-        name = self.training.passes.generator
+        name = self.training.process.passes.generator
         if name and not self.problem:
             self.set_result("same_random_numbers", {"name": name})
 
@@ -99,11 +99,11 @@ class Batches(Check):
         self._fingerprints.append(f"{current:08x}")
         if len(self._fingerprints) < FINGERPRINTS:
             return
-        group = self.training.find_replicas()
-        if group is not None:
-            fingerprints, rank = "".join(self._fingerprints), float(self.training.rank)
-            evidence: Evidence = {"fingerprints": fingerprints, "rank": rank, **group}
-            self.training.record({CHECK_KEY: self.name, **evidence})
+        ranks = self.training.find_replicas()
+        if ranks:
+            fingerprints, rank = "".join(self._fingerprints), float(self.training.process.rank)
+            evidence: Evidence = {"fingerprints": fingerprints, "rank": rank, **group_of(ranks)}
+            self.training.process.record({CHECK_KEY: self.name, **evidence})
 
 
 class DataPasses:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import ref
 
 from sentinel.client.capture import scalars
-from sentinel.client.capture.device_copy import DeviceCopies
-from sentinel.client.capture.owned_modules import SeenModules, owner_of
+from sentinel.client.capture.owned_modules import owner_of
 from sentinel.model.record import CHECK_KEY, PROBLEM_KEY
 
 if TYPE_CHECKING:
-    from sentinel.client.checks.batches import DataPasses
-    from sentinel.client.checks.loaded_weights import Loads
-    from sentinel.client.checks.untrained_parts import RecomputedBlocks
+    from sentinel.client.checks.observed_process import ObservedProcess
 
 Evidence = Mapping[str, float | str]
 
@@ -32,38 +29,24 @@ class CheckedTraining:
     """The training of one optimizer.
 
     `find_optimizer` gives the optimizer while it exists, `find_optimizers` those that took a step
-    in this training, `seen_modules` modules of which one may own its parameters. `record` writes a
-    CHECK, `record_metadata` metadata of the run; `device_copies` reads results from their device.
+    in this training.
     """
 
+    process: ObservedProcess
     find_optimizer: Callable[[], Any]
     find_optimizers: Callable[[], Iterable[Any]]
-    seen_modules: SeenModules
-    record: Callable[[Evidence], None]
-    record_metadata: Callable[[Evidence], None]
-    device_copies: DeviceCopies
-    count_error: Callable[[Exception], None]
-    passes: DataPasses
-    """Those of the process: the first one begins before the optimizer is known."""
-    loads: Loads
-    """Those of the process too."""
-    recomputed: RecomputedBlocks
-    """Those of the process too."""
-    autocast_devices: Collection[str] = ()
-    """The types of devices for which the process uses autocast."""
     first_preference_loss: Any = None
     """The loss of the first backward pass of the process, if it is one of preferences."""
     is_resumed: bool = False
     """Whether an optimizer was given a state before the first step of the process."""
-    frames_before: int = 0
-    """Graphs that torch.compile had made when the run began."""
-    rank: int = 0
     steps: int = 0
     """Steps of the optimizer since it became the primary one, which it does with its first step."""
     step_seconds: float = 0.0
     """Time of the step before the current one."""
     roots: Sequence[Any] = ()
     """The roots of the backward pass that begins now."""
+    engine_ranks: Sequence[int] = ()
+    """The ranks that hold replicas of the model of an engine, such as DeepSpeed's."""
     _find_model: Callable[[], Any] | None = None
 
     def read_vector(self, vector: Any, deliver: Callable[[list[float]], None]) -> bool:
@@ -80,9 +63,9 @@ class CheckedTraining:
             try:
                 deliver(numbers)
             except Exception as error:
-                self.count_error(error)
+                self.process.count_error(error)
 
-        return self.device_copies.start_vector(vector, deliver_later)
+        return self.process.device_copies.start_vector(vector, deliver_later)
 
     @property
     def parameters(self) -> list[Any]:
@@ -94,24 +77,41 @@ class CheckedTraining:
     def find_model(self) -> Any:
         """The module that owns the parameters, searched once; None if there is none."""
         if self._find_model is None:
-            model = owner_of({*map(id, self.parameters)}, self.seen_modules.modules())
+            model = owner_of({*map(id, self.parameters)}, self.process.seen_modules.modules())
             self._find_model = (lambda: None) if model is None else ref(model)
         return self._find_model()
 
-    def find_replicas(self) -> dict[str, float] | None:
-        """First rank, and number, of the ranks with replicas of a DistributedDataParallel model.
+    def find_replicas(self) -> Sequence[int]:
+        """The ranks that hold replicas of the model: of DistributedDataParallel, or of ZeRO.
 
-        None if the model is none, is on one rank, or is averaged at some steps only.
+        Empty if there are none, or if they are averaged at some steps only.
         """
-        model = self.find_model()
-        parallel = sys.modules.get("torch.nn.parallel.distributed")
-        if parallel is None or type(model) is not parallel.DistributedDataParallel:
-            return None
-        ranks = sys.modules["torch.distributed"].get_process_group_ranks(model.process_group)
-        hooks = {getattr(hook, "__name__", "") for hook, _ in getattr(model, "_comm_hooks", ())}
-        if len(ranks) < 2 or "post_localSGD_hook" in hooks:
-            return None
-        return {"first_rank": float(min(ranks)), "ranks": float(len(ranks))}
+        if self.engine_ranks:
+            return self.engine_ranks
+        model, optimizer, modules = self.find_model(), self.find_optimizer(), sys.modules
+        parallel = modules.get("torch.nn.parallel.distributed")
+        zero = modules.get("torch.distributed.optim.zero_redundancy_optimizer")
+        if parallel is not None and type(model) is parallel.DistributedDataParallel:
+            hooks = {getattr(hook, "__name__", "") for hook, _ in getattr(model, "_comm_hooks", ())}
+            group = None if "post_localSGD_hook" in hooks else model.process_group
+        elif zero is not None and isinstance(optimizer, zero.ZeroRedundancyOptimizer):
+            group = optimizer.process_group
+        else:
+            group = None
+        ranks = modules["torch.distributed"].get_process_group_ranks(group) if group else ()
+        return ranks if len(ranks) > 1 else ()
+
+    def set_engine(self, model: Any, ranks: Sequence[int]) -> None:
+        """The training is that of an engine which owns the optimizer of this model.
+
+        `ranks` are those that hold replicas of the model; empty if each holds a part.
+        """
+        self._find_model, self.engine_ranks = ref(model), ranks
+
+
+def group_of(ranks: Sequence[int]) -> dict[str, float]:
+    """What a comparison between these ranks is recorded with."""
+    return {"first_rank": float(min(ranks)), "ranks": float(len(ranks))}
 
 
 class Check:
@@ -177,5 +177,5 @@ class Check:
         """Report a problem, or none, each time it changes."""
         if problem != self.problem:
             self.problem = problem
-            report = check_report(self.name, problem, self.training.rank, evidence)
-            self.training.record(report)
+            report = check_report(self.name, problem, self.training.process.rank, evidence)
+            self.training.process.record(report)

@@ -16,6 +16,7 @@ from weakref import ref
 from sentinel.client.capture.owned_modules import modules_of
 from sentinel.client.checks.batches import batch_count
 from sentinel.client.checks.check import Check, CheckedTraining
+from sentinel.client.checks.function_calls import LossCalls
 from sentinel.client.checks.functional_dropout import DropoutCalls
 from sentinel.client.checks.mode import modules_by_mode
 
@@ -44,6 +45,8 @@ class EvaluationPasses(Check):
         """Steps when it began."""
         self._kinds = ""
         """The modules that acted as in training."""
+        self._losses: LossCalls | None = None
+        """Whether it computes a loss, if the training has no data loader."""
         self._calls: DropoutCalls | None = None
         self._observed_evaluations = 0
 
@@ -54,25 +57,27 @@ class EvaluationPasses(Check):
             root is None
             or self._calls is not None
             or self._observed_evaluations == MAX_OBSERVED_EVALUATIONS
-            or compiled_frames() != self.training.frames_before
+            or compiled_frames() != self.training.process.frames_before
         ):
             return
         modules = {id(each) for _, each in modules_of(root)}
         if id(module) in modules or any(each is root for _, each in modules_of(module)):
             self._observed_evaluations += 1
-            self._calls = DropoutCalls(modules, self.training.count_error)
+            self._calls = DropoutCalls(modules, self.training.process.count_error)
 
     def on_save(self) -> None:
         """A module that holds one of the functions could not be pickled while they are replaced."""
         self._end_calls()
+        self._end_losses()
 
     def before_backward(self) -> None:
         """The batches before it are those of the training, unless all of them were evaluated."""
         self._end_calls()
         if not self._trained and self._mode is not None:
+            has_loss = self._losses is not None and self._losses.found
             is_over = self._mode.is_over()
             is_wrong = self._judge()
-            if is_over and is_wrong is not None:
+            if is_over and has_loss and is_wrong is not None:
                 self._set_result(is_wrong=is_wrong)
                 self._fetched = lambda: None
         self._end()
@@ -83,6 +88,8 @@ class EvaluationPasses(Check):
 
     def on_fetch(self, iterator: Any, *, is_first: bool) -> None:
         """A batch of any pass over data arrived."""
+        if self._calls is not None and self._calls.is_open:
+            self._calls.batches += 1
         data = getattr(iterator, "_dataset", None)
         if data is None or not hasattr(data, "__weakref__"):
             return
@@ -117,7 +124,7 @@ class EvaluationPasses(Check):
     def _begin(self, iterator: Any) -> None:
         root = self.training.find_model()
         # A model that is compiled with a hook would be compiled again without it.
-        if root is None or compiled_frames() != self.training.frames_before:
+        if root is None or compiled_frames() != self.training.process.frames_before:
             return
         modules = modules_by_mode(root, {*map(id, self.training.parameters)})
         training = [each for each in modules if each.training] if root.training else []
@@ -126,6 +133,8 @@ class EvaluationPasses(Check):
             self._kinds = ", ".join(sorted({type(each).__name__ for each in training}))
             self._begun_at = self.training.steps
             self._mode = ForwardMode((training or modules)[0], ref(iterator))
+            if not self._trained:
+                self._losses = LossCalls(self.training.process.count_error)
 
     def _judge(self) -> bool | None:
         """Whether an evaluation that ended, without a step, was in training mode; None without."""
@@ -143,7 +152,13 @@ class EvaluationPasses(Check):
         mode, self._mode = self._mode, None
         if mode is not None:
             mode.handle.remove()
+        self._end_losses()
         return mode
+
+    def _end_losses(self) -> None:
+        losses, self._losses = self._losses, None
+        if losses is not None:
+            losses.close()
 
     def close(self) -> None:
         """Leave no hook on the model."""

@@ -45,7 +45,7 @@ class FirstLoss(Check):
         if self.training.first_preference_loss is None:
             return False
         trained = Counter(each.shape for each in self.training.parameters)
-        models = (named_parameters(each) for each in self.training.seen_modules.modules())
+        models = (named_parameters(each) for each in self.training.process.seen_modules.modules())
         return any(
             trained <= Counter(each.shape for _, each in weights)
             and not any(each.requires_grad for _, each in weights)

@@ -8,79 +8,48 @@ has one on purpose, as for samples of predictions.
 
 from __future__ import annotations
 
-import functools
 import sys
+from collections import Counter
 from collections.abc import Callable, Collection
 from types import FrameType
 from typing import Any
+
+from sentinel.client.checks.function_calls import FunctionCalls
 
 MAX_CALLS = 16
 """Calls after which the functions are no longer observed in one evaluation: those of one pass."""
 
 
-class DropoutCalls:
+class DropoutCalls(FunctionCalls):
     """Observes the calls of dropout by these modules until `close`, or `MAX_CALLS` of them."""
 
     def __init__(self, modules: Collection[int], count_error: Callable[[Exception], None]) -> None:
-        self._modules, self._count_error = modules, count_error
-        """Ids of the modules, and what is called with an error."""
-        self._calls = 0
-        self.found = ""
-        """The kind of the first module that calls active dropout in evaluation mode."""
-        functional = self._functional = sys.modules["torch"].nn.functional
-        self._originals = {name: getattr(functional, name) for name in _IS_ACTIVE}
-        self._observed = {name: self._observe(name) for name in _IS_ACTIVE}
-        for name, observed in self._observed.items():
-            setattr(functional, name, observed)
-        self._register_operators()
+        super().__init__(_IS_ACTIVE, MAX_CALLS, count_error)
+        self._modules = modules
+        """Their ids."""
+        self._kinds: dict[int, str] = {}
+        self._active_calls = Counter[int]()
+        """Calls of active dropout in evaluation mode, by the module that calls it."""
+        self.batches = 0
+        """Batches that a data loader gave meanwhile."""
 
-    def close(self) -> None:
-        """Restore the functions, unless something else has replaced them since."""
-        for name, observed in self._observed.items():
-            if getattr(self._functional, name) is observed:
-                setattr(self._functional, name, self._originals[name])
-            self._operators.pop(id(observed), None)
+    @property
+    def found(self) -> str:
+        """The kind of the first module that calls active dropout in evaluation mode, or "".
 
-    def _register_operators(self) -> None:
-        """Let TorchScript compile code that calls the functions meanwhile, as for an export."""
-        table = getattr(sys.modules["torch.jit._builtins"], "_get_builtin_table", dict)
-        self._operators: dict[int, str] = table()
-        for name, observed in self._observed.items():
-            operator = self._operators.get(id(self._originals[name]))
-            if operator is not None:
-                self._operators[id(observed)] = operator
+        None does if the model computes each batch several times, as for samples of predictions.
+        """
+        is_sampling = 0 < 2 * self.batches <= max(self._active_calls.values(), default=0)
+        return "" if is_sampling else next(iter(self._kinds.values()), "")
 
-    def _observe(self, name: str) -> Callable[..., Any]:
-        original, is_active = self._originals[name], _IS_ACTIVE[name]
-        is_compiling = sys.modules["torch"].compiler.is_compiling
-
-        @functools.wraps(original)
-        def observed(*args: Any, **kwargs: Any) -> Any:
-            if not is_compiling() and self._calls < MAX_CALLS:
-                try:
-                    self._calls += 1
-                    if self._calls == MAX_CALLS:
-                        self.close()
-                    if is_active(args, kwargs):
-                        self._add(sys._getframe(1))  # noqa: SLF001 - as `inspect` does
-                except Exception as error:
-                    # Whatever the arguments are, the function is called.
-                    self._calls = MAX_CALLS
-                    self._count_error(error)
-            return original(*args, **kwargs)
-
-        # TorchScript compiles what this gives.
-        vars(observed)["__prepare_scriptable__"] = lambda: original
-        return observed
-
-    def _add(self, caller: FrameType) -> None:
-        """Active dropout is called from there."""
+    def _add(self, name: str, args: Any, kwargs: Any, caller: FrameType) -> None:
         torch, known = sys.modules["torch"], caller.f_locals
-        module = next((known[name] for name in ("self", "module") if name in known), None)
+        module = next((known[each] for each in ("self", "module") if each in known), None)
         if module is None or id(module) not in self._modules or torch.is_grad_enabled():
             return
-        if not module.training and not _is_on_purpose(caller):
-            self.found = self.found or type(module).__name__
+        if _IS_ACTIVE[name](args, kwargs, caller) and not module.training:
+            self._active_calls[id(module)] += 1
+            self._kinds.setdefault(id(module), type(module).__name__)
 
 
 def _is_on_purpose(caller: FrameType) -> bool:
@@ -94,18 +63,19 @@ def _argument(args: Any, kwargs: Any, at: int, name: str, default: Any) -> Any:
     return args[at] if len(args) > at else kwargs.get(name, default)
 
 
-def _is_active_dropout(args: Any, kwargs: Any) -> bool:
+def _is_active_dropout(args: Any, kwargs: Any, caller: FrameType) -> bool:
     has_mode = len(args) > 2 or "training" in kwargs
-    return not has_mode and bool(_argument(args, kwargs, 1, "p", 0.5) != 0.0)
+    is_on = bool(_argument(args, kwargs, 1, "p", 0.5) != 0.0)
+    return is_on and not has_mode and not _is_on_purpose(caller)
 
 
-def _is_active_attention(args: Any, kwargs: Any) -> bool:
+def _is_active_attention(args: Any, kwargs: Any, _: FrameType) -> bool:
     return bool(_argument(args, kwargs, 4, "dropout_p", 0.0) != 0.0)
 
 
-_IS_ACTIVE: dict[str, Callable[[Any, Any], bool]] = {
+_IS_ACTIVE: dict[str, Callable[[Any, Any, FrameType], bool]] = {
     "dropout": _is_active_dropout,
     "scaled_dot_product_attention": _is_active_attention,
 }
-"""Whether a call with these arguments sets elements to 0 whatever the mode, by the name of the
-function."""
+"""Whether a call with these arguments sets elements to 0 whatever the mode, and not on purpose, by
+the name of the function."""

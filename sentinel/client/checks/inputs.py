@@ -29,8 +29,8 @@ class Inputs(Check):
     def on_begin(self) -> None:
         """Wait for the calls, unless the model is compiled: it would be compiled again."""
         root = self.training.find_model()
-        if root is not None and compiled_frames() == self.training.frames_before:
-            self._hook = _CallHook(root, self._add, self.training.count_error)
+        if root is not None and compiled_frames() == self.training.process.frames_before:
+            self._hook = _CallHook(root, self._add, self.training.process.count_error)
 
     def after_step(self) -> None:
         """Leave no hook on the model."""

@@ -7,9 +7,11 @@ loaded weights.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
+from types import FrameType
 from typing import Any, ClassVar, NamedTuple
 from weakref import ref
 
@@ -36,6 +38,10 @@ from sentinel.client.checks.weights import (
 STEP = 3
 """The step after which it is known which model is trained."""
 MAX_LOADS = 64
+_LOADS = re.compile(r"(^|_)(load|pretrained)(_|$)")
+"""The name of a function that loads a model."""
+MAX_FRAMES = 12
+"""Functions on the stack between a load and a module that it sets to evaluation mode."""
 MAX_LOADED_SHARE = 0.1
 """Share of the tensors of a checkpoint, and of a module, that a load sets if it fails."""
 MIN_NEW_SHARE = 0.5
@@ -102,8 +108,23 @@ class Loads:
 
     def add_evaluation(self) -> None:
         """Note that batches are read before the first step: loads may be for an evaluation."""
+        self._add_evaluation(None)
+
+    def add_eval(self, module: Any) -> None:
+        """Note that a module is set to evaluation mode before the first step.
+
+        That is no evaluation where it is a part of a load, as in `from_pretrained`.
+        """
+        if self.found and self.are_sampled and not _is_loading():
+            self._add_evaluation({id(each) for _, each in named_parameters(module)})
+
+    def _add_evaluation(self, ids: Collection[int] | None) -> None:
+        """Note an evaluation of the loaded weights with these ids, or of all."""
         self.found = {
-            at: load._replace(is_evaluated=load.is_evaluated or bool(existing(load.loaded)))
+            at: load._replace(
+                is_evaluated=load.is_evaluated
+                or any(ids is None or id(each) in ids for each in existing(load.loaded))
+            )
             for at, load in self.found.items()
         }
 
@@ -129,6 +150,18 @@ class Loads:
             samples = _samples(loaded) if self.are_sampled and not is_failed else {}
             references = [ref(each) for each in loaded]
             self.found[id(module)] = Load(ref(module), evidence, samples, references)
+
+
+def _is_loading() -> bool:
+    """Whether a function that loads a model calls this one."""
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - as `inspect` does
+    for _ in range(MAX_FRAMES):
+        if frame is None:
+            break
+        if _LOADS.search(frame.f_code.co_name):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _samples(parameters: Iterable[Any]) -> dict[int, Sample]:
@@ -162,10 +195,10 @@ class LoadedWeights(Check):
 
     def on_begin(self) -> None:
         """Compare the weights after the first step with those that were loaded."""
-        torch, loads = sys.modules["torch"], self.training.loads
+        torch, loads = sys.modules["torch"], self.training.process.loads
         loads.are_sampled = False
         # The other ranks may have been given the weights of the first one.
-        if self.training.rank:
+        if self.training.process.rank:
             return
         device = next((each.device for each in self.training.parameters), None)
         names, counts = [], []
@@ -198,7 +231,7 @@ class LoadedWeights(Check):
         Only beside frozen weights that were loaded, as of a model with an adapter, and if no weight
         of the same load is left.
         """
-        loads = [each for each in self.training.loads.found.values() if not each.lack]
+        loads = [each for each in self.training.process.loads.found.values() if not each.lack]
         left = {id(each): each for load in loads for each in existing(load.loaded)}
         if not any(not each.requires_grad for each in left.values()):
             return []
@@ -242,7 +275,7 @@ class LoadedWeights(Check):
     def _own_loads(self) -> list[Load]:
         """The loads into modules of which the optimizer holds a part."""
         ids = {*map(id, self.training.parameters)}
-        pairs = [(each, each.find_module()) for each in self.training.loads.found.values()]
+        pairs = [(each, each.find_module()) for each in self.training.process.loads.found.values()]
         return [
             load
             for load, module in pairs

@@ -64,7 +64,7 @@ class TrainingMode(Check):
             self._modules = [ref(each) for each in found]
             owners = {
                 id(module): module
-                for each in self.training.seen_modules.modules()
+                for each in self.training.process.seen_modules.modules()
                 for _, module in modules_of(each)
                 if any(id(weight) in ids for _, weight in parameters_of(module))
             }

@@ -39,7 +39,7 @@ class Precision(Check):
         framework, self._framework = self._framework, ""
         if self.problem is not None or not self.training.roots:
             return
-        root, asked = self.training.roots[0], self.training.autocast_devices
+        root, asked = self.training.roots[0], self.training.process.autocast_devices
         if hasattr(root, RAW_LOSS_ATTRIBUTE):
             reason = "a GradScaler is used"
         elif framework:

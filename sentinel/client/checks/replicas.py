@@ -1,8 +1,9 @@
 """Replicas: a checksum of the weights of each layer, which the agent compares between ranks.
 
-Ranks of a DistributedDataParallel model have the same weights to the last bit after each step. The
-integers that the bits of a tensor are, summed exactly, differ if one element differs. No collective
-runs.
+Ranks of a DistributedDataParallel model, and of ZeRO 1 and 2, have the same weights to the last bit
+after each step. So do ranks that hold the same part of weights that FSDP2 divides and replicates
+(HSDP). The integers that the bits of a tensor are, summed exactly, differ if one element differs.
+No collective runs.
 
 Ranks that divide the layers of a model between them, as in tensor parallelism, compute one loss of
 one batch, and each holds all of the norms. No rank knows its group, so the agent compares the norms
@@ -13,8 +14,9 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections import deque
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from functools import partial
 from time import perf_counter
 from typing import Any, ClassVar
 from zlib import crc32
@@ -28,7 +30,7 @@ from sentinel.client.capture.owned_modules import (
     named_parameters,
     parameters_of,
 )
-from sentinel.client.checks.check import Check, CheckedTraining
+from sentinel.client.checks.check import Check, CheckedTraining, group_of
 from sentinel.client.process_group import process_group_size
 from sentinel.model.record import CHECK_KEY, LOSSES_KEY
 
@@ -56,14 +58,15 @@ class Replicas(Check):
         self._layer_of: list[int] = []
         self._layers: list[str] = []
         self._stride = STRIDES[0]
-        self._is_wrapped = False
-        """Whether the model is a DistributedDataParallel one."""
+        self._are_ranks_known = False
+        """Whether the ranks that have the same weights are known."""
+        self._find_weights: Callable[[Any], list[tuple[str, Any]]] = _norm_weights
         self._losses: deque[Any] = deque(maxlen=COMPARED_LOSSES)
-        """The last ones, on their device, if it is not."""
+        """The last ones, on their device, if they are not."""
 
     def before_backward(self) -> None:
         """Keep the loss, if it shows which ranks have the same batch."""
-        if self._group and not self._is_wrapped and self.training.roots:
+        if self._group and not self._are_ranks_known and self.training.roots:
             loss = local_part(self.training.roots[0]).detach()
             if loss.numel() == 1:
                 self._losses.append(loss.reshape(()).float())
@@ -75,13 +78,11 @@ class Replicas(Check):
             self._plan()
         is_due = steps in FIRST_STEPS or steps % self._stride == 0
         root = self.training.find_model() if is_due and self._group else None
-        # Under `no_sync` the ranks take steps of their own, as in local SGD.
-        is_synchronized = getattr(root, "require_backward_grad_sync", True)
-        if root is None or not is_synchronized or is_capturing_graph():
+        if root is None or not _is_synchronized(root) or is_capturing_graph():
             return
         began = perf_counter()
         with sys.modules["torch"].no_grad():
-            weights = _weights(root) if self._is_wrapped else _norm_weights(root)
+            weights = self._find_weights(root)
             if steps == FIRST_STEPS[0]:
                 names = [name for name, _ in weights]
                 self._layers, self._layer_of = group_layers(names, MAX_LAYERS)
@@ -93,12 +94,18 @@ class Replicas(Check):
 
     def _plan(self) -> None:
         """Find the ranks that may have weights in common."""
-        group, ranks = self.training.find_replicas(), process_group_size() or 1
-        self._is_wrapped = group is not None
-        if group is not None:
-            self._group = group
-        elif ranks > 1 and not hasattr(self.training.find_model(), "require_backward_grad_sync"):
-            self._group = {"first_rank": 0.0, "ranks": float(ranks)}
+        training, size = self.training, process_group_size() or 1
+        root, ranks = training.find_model(), training.find_replicas()
+        if ranks:
+            self._find_weights = _weights
+        elif root is not None and size > 1:
+            ranks = mesh_replicas(root)
+            self._find_weights = partial(_weights_on, ranks=ranks) if ranks else _norm_weights
+        self._are_ranks_known = bool(ranks)
+        if ranks:
+            self._group = group_of(ranks)
+        elif size > 1 and not hasattr(root, "require_backward_grad_sync"):
+            self._group = group_of(range(size))
 
     def _sum(self, weights: Sequence[Any]) -> None:
         torch = sys.modules["torch"]
@@ -122,7 +129,7 @@ class Replicas(Check):
     def _write(self, numbers: Sequence[float]) -> None:
         count = len(self._layers)
         pieces, losses = numbers[: count * _PIECES], numbers[count * _PIECES :]
-        if not self._is_wrapped and len({*losses}) < 2:
+        if not self._are_ranks_known and len({*losses}) < 2:
             # Losses that are constant, as of 0, are equal on ranks that have other batches.
             return
         packed = (struct.pack(f"{_PIECES}d", *pieces[at::count]) for at in range(count))
@@ -130,12 +137,12 @@ class Replicas(Check):
             CHECK_KEY: self.name,
             "sums": "".join(f"{crc32(each):08x}" for each in packed),
             "layers": "\n".join(self._layers)[:MAX_TEXT_CHARS],
-            "rank": float(self.training.rank),
+            "rank": float(self.training.process.rank),
             **self._group,
         }
         if losses:
             report[LOSSES_KEY] = struct.pack(f"{len(losses)}f", *losses).hex()
-        self.training.record(report)
+        self.training.process.record(report)
 
 
 def checksum(tensor: Any) -> Any:
@@ -146,11 +153,65 @@ def checksum(tensor: Any) -> Any:
     return real.view(kinds[real.dtype.itemsize]).sum(dtype=torch.int64)
 
 
+def _is_synchronized(root: Any) -> bool:
+    """Whether the step has gradients of all replicas.
+
+    Without, as under `no_sync` or `set_requires_all_reduce(False)`, ranks take steps of their own,
+    as in local SGD.
+    """
+    states = [
+        module._get_fsdp_state()  # noqa: SLF001 - there is no public name
+        for _, module in modules_of(root)
+        if hasattr(module, "_get_fsdp_state")
+    ]
+    groups = [group for each in states for group in getattr(each, "_fsdp_param_groups", ())]
+    return getattr(root, "require_backward_grad_sync", True) and all(
+        getattr(each, "all_reduce_grads", True) and getattr(each, "reduce_grads", True)
+        for each in groups
+    )
+
+
+def mesh_replicas(root: Any) -> tuple[int, ...]:
+    """The ranks that hold the same parts of most parameters as this one, as with HSDP.
+
+    Empty if the parameters are no DTensors of which some ranks hold the same part.
+    """
+    groups = [_ranks_of_part(each) for _, each in named_parameters(root)]
+    ((ranks, count),) = Counter(groups).most_common(1) or [((), 0)]
+    return ranks if 2 * count > len(groups) else ()
+
+
+def _ranks_of_part(parameter: Any) -> tuple[int, ...]:
+    """The ranks that hold the same part of a DTensor as this one; empty if it is alone."""
+    mesh = getattr(parameter, "device_mesh", None)
+    own = None if mesh is None else mesh.get_coordinate()
+    if own is None:
+        return ()
+    placements = zip(parameter.placements, own, strict=True)
+    at = tuple(slice(None) if each.is_replicate() else place for each, place in placements)
+    ranks = mesh.mesh[at].flatten().tolist()
+    return tuple(ranks) if len(ranks) > 1 else ()
+
+
+def _weights_on(root: Any, ranks: tuple[int, ...]) -> list[tuple[str, Any]]:
+    """The parts of weights that are equal on these ranks with their names, in order."""
+    weights = {
+        id(each): (clean_name(name), local_part(each))
+        for name, each in named_parameters(root)
+        if _ranks_of_part(each) == ranks
+    }
+    return [*weights.values()]
+
+
 def _weights(root: Any) -> list[tuple[str, Any]]:
-    """The weights that are equal on all ranks with their names, in order; a tied one once."""
+    """The weights that are equal on all ranks with their names, in order; a tied one once.
+
+    An expert of DeepSpeed's is on some ranks only.
+    """
+    ignored = getattr(root, "parameters_to_ignore", ())
     weights: dict[int, tuple[str, Any]] = {}
     for name, each in named_parameters(root):
-        if name.removeprefix("module.") not in root.parameters_to_ignore:
+        if name.removeprefix("module.") not in ignored and getattr(each, "allreduce", True):
             weights.setdefault(id(each), (clean_name(name), each))
     return [*weights.values()]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from math import isclose
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
@@ -28,6 +29,9 @@ class Schedule(Check):
         self._counts: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._passes = 0
         self._highest_rate = 0.0
+        self._last_rate = self._ratio = 0.0
+        self._is_geometric = True
+        """Whether each rate was the same part of the one before, as in a search for a rate."""
         self._spent_updates = 0
 
     def on_schedule(self, scheduler: Any) -> None:
@@ -69,7 +73,12 @@ class Schedule(Check):
         groups = self.training.find_optimizer().param_groups
         rate = max(read_rate(group.get("lr")) for group in groups)
         self._highest_rate = max(self._highest_rate, rate)
-        is_spent = rate <= SPENT_SHARE * self._highest_rate
+        if self._last_rate:
+            ratio = rate / self._last_rate
+            self._is_geometric &= ratio < 1.0 and isclose(ratio, self._ratio or ratio, rel_tol=1e-3)
+            self._ratio = ratio
+        self._last_rate = rate
+        is_spent = rate <= SPENT_SHARE * self._highest_rate and not self._is_geometric
         self._spent_updates = self._spent_updates + 1 if is_spent and self._highest_rate else 0
 
 

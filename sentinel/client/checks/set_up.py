@@ -27,7 +27,7 @@ class SetUp(Check):
     def after_step(self) -> None:
         """Record what the model consists of."""
         training = self.training
-        if training.steps != STEP or training.rank:
+        if training.steps != STEP or training.process.rank:
             return
         trained = {
             id(each): each
@@ -51,7 +51,7 @@ class SetUp(Check):
                 if each.training and getattr(each, "p", 0.0)
             }
             described |= {ACTIVE_DROPOUT_KEY: ", ".join(sorted(dropouts))} if dropouts else {}
-        training.record_metadata(described)
+        training.process.record_metadata(described)
 
 
 def describe_parameters(parameters: Iterable[Any], trained: Iterable[int]) -> Evidence:

@@ -9,20 +9,20 @@ from weakref import ref
 
 from sentinel.client.capture.owned_modules import SeenModules
 from sentinel.client.checks.accumulation import Accumulation
-from sentinel.client.checks.batches import Batches, DataPasses
+from sentinel.client.checks.batches import Batches
 from sentinel.client.checks.check import Check, CheckedTraining, Evidence, check_report
-from sentinel.client.checks.evaluation import EvaluationPasses, compiled_frames
+from sentinel.client.checks.evaluation import EvaluationPasses
 from sentinel.client.checks.first_loss import FirstLoss, is_preference_loss
 from sentinel.client.checks.gradients import GradientClearing
 from sentinel.client.checks.inputs import Inputs
-from sentinel.client.checks.loaded_weights import LoadedWeights, Loads
+from sentinel.client.checks.loaded_weights import LoadedWeights
 from sentinel.client.checks.mode import TrainingMode
+from sentinel.client.checks.observed_process import ObservedProcess
 from sentinel.client.checks.precision import Precision
 from sentinel.client.checks.replicas import Replicas
 from sentinel.client.checks.scaler_steps import ScalerSteps
 from sentinel.client.checks.schedule import Schedule
 from sentinel.client.checks.set_up import SetUp
-from sentinel.client.checks.untrained_parts import RecomputedBlocks
 from sentinel.client.checks.weight_changes import WeightChanges
 from sentinel.client.checks.weights import WeightUpdates
 from sentinel.client.recorder import Recorder
@@ -66,14 +66,18 @@ class TrainingChecks:
         seen_modules: SeenModules,
         rank: int = 0,
     ) -> None:
-        self._recorder, self._find_optimizers, self._rank = recorder, find_optimizers, rank
-        self._seen_modules = seen_modules
+        self._recorder, self._find_optimizers = recorder, find_optimizers
         self._training: CheckedTraining | None = None
         self._checks: list[Check] = []
         self._disabled: set[str] = set()
-        self._passes, self.loads, self.recomputed = DataPasses(), Loads(), RecomputedBlocks()
-        self._frames_before = compiled_frames()
-        self.autocast_devices: set[str] = set()
+        self.process = ObservedProcess(
+            seen_modules,
+            self._record,
+            self._record_metadata,
+            recorder.device_copies,
+            recorder.try_lock.guard.count_error,
+            rank,
+        )
         self.is_resumed = self._has_pass = False
         """Whether an optimizer was given a state, and whether there was a backward pass."""
         self._first_preference_loss: Any = None
@@ -134,12 +138,12 @@ class TrainingChecks:
             self._training.steps = self._steps
             self._run("on_fetch", iterator, is_first=is_first)
         elif is_first:
-            self.loads.add_evaluation()
+            self.process.loads.add_evaluation()
         if not sys.modules["torch"].is_grad_enabled():
             # Of an evaluation.
             return
         if is_first and self._training is None:
-            self._passes.add(iterator, batch)
+            self.process.passes.add(iterator, batch)
         elif is_first:
             self._run("on_first_batch", iterator, batch)
         if is_observed:
@@ -151,6 +155,8 @@ class TrainingChecks:
 
     def on_eval(self, module: Any) -> None:
         """A module is set to evaluation mode."""
+        if self._training is None:
+            self.process.loads.add_eval(module)
         self._run("on_eval", module)
 
     def on_save(self) -> None:
@@ -171,31 +177,34 @@ class TrainingChecks:
         # The steps of a scaler that skips all of them are judged by themselves.
         if self._updates_without_step == UPDATES_WITHOUT_STEP and not self.scaler_steps.in_a_row:
             evidence = {"updates": float(UPDATES_WITHOUT_STEP)}
-            self._record(check_report(WeightUpdates.name, "no_step", self._rank, evidence))
+            self._record(check_report(WeightUpdates.name, "no_step", self.process.rank, evidence))
 
-    def begin(self, optimizer: Any) -> None:
+    def after_engine_step(
+        self, optimizer: Any, model: Any, ranks: Sequence[int], step_seconds: float
+    ) -> None:
+        """An engine that owns its optimizer took a step: of its checks only the replicas are run.
+
+        `ranks` are those that hold replicas of the model.
+        """
+        if self._training is not None and self._training.find_optimizer() is optimizer:
+            self.after_step(step_seconds)
+        else:
+            self.begin(optimizer, (Replicas,))
+            self._training.set_engine(model, ranks)
+
+    def begin(self, optimizer: Any, kinds: Sequence[type[Check]] = CHECKS) -> None:
         """The optimizer is the primary one from now on; its next step is observed."""
         self._steps, self._first_observed, self._last_observed = 0, 0, FIRST_STEPS
         training = self._training = CheckedTraining(
+            self.process,
             ref(optimizer),
             self._find_optimizers,
-            self._seen_modules,
-            self._record,
-            self._record_metadata,
-            self._recorder.device_copies,
-            self._recorder.try_lock.guard.count_error,
-            self._passes,
-            self.loads,
-            self.recomputed,
-            self.autocast_devices,
             self._first_preference_loss,
             self.is_resumed,
-            self._frames_before,
-            self._rank,
         )
         self._first_preference_loss = None
         self.close()
-        self._checks = [kind(training) for kind in CHECKS if kind.name not in self._disabled]
+        self._checks = [kind(training) for kind in kinds if kind.name not in self._disabled]
         self._hooks = self._find_hooks()
         self._run("on_begin")
 

@@ -22,6 +22,7 @@ from sentinel.client.capture.owned_modules import (
     named_parameters,
     parameters_of,
 )
+from sentinel.client.checks.gradients import write_count
 
 if TYPE_CHECKING:
     from sentinel.client.checks.loaded_weights import Loads
@@ -63,7 +64,8 @@ def idle_adapters(
 def norms_trained_alone(root: Any, parameters: Iterable[Any], loads: Loads) -> list[Any]:
     """The trained parameters of a model, if all are of norms and nothing was ever loaded or read.
 
-    Norms of a model with loaded weights are trained alone on purpose.
+    Norms of a model with loaded weights are trained alone on purpose, also if these were copied one
+    by one: then a frozen matrix was written more than once, as its construction does.
     """
     held = {id(each) for each in parameters if each.requires_grad}
     if loads.found or loads.has_file:
@@ -74,9 +76,10 @@ def norms_trained_alone(root: Any, parameters: Iterable[Any], loads: Loads) -> l
         for _, each in parameters_of(module)
         if id(each) in held
     ]
-    is_frozen = any(each.dim() > 1 and not each.requires_grad for _, each in named_parameters(root))
+    frozen = [e for _, e in named_parameters(root) if e.dim() > 1 and not e.requires_grad]
+    are_new = bool(frozen) and all(write_count(each) <= 1 for each in frozen)
     has_all = len(trained) == len(held) and all(is_of_norm for is_of_norm, _ in trained)
-    return [each for _, each in trained] if has_all and is_frozen else []
+    return [each for _, each in trained] if has_all and are_new else []
 
 
 def new_weights(root: Any, omitted: Iterable[Any], loads: Loads) -> list[Any]:

@@ -72,7 +72,7 @@ class WeightChanges(Check):
     def before_backward(self) -> None:
         """Note what the pass trains: for another one it may be frozen, or evaluated in turn."""
         if self.training.steps < SECOND_MODEL_STEP:
-            models = with_parts(self.training.seen_modules.modules())
+            models = with_parts(self.training.process.seen_modules.modules())
             self._once_training.update(at for at, each in models.items() if each.training)
         self._trained.update(id(each) for each in self.training.parameters if each.requires_grad)
 
@@ -122,7 +122,7 @@ class WeightChanges(Check):
             root = training.find_model()
             self._ties = [] if root is None else _find_ties(root)
         elif training.steps == SECOND_MODEL_STEP:
-            models = second_models(training.seen_modules.modules(), training.parameters)
+            models = second_models(training.process.seen_modules.modules(), training.parameters)
             found = [each for each in models if id(each) not in self._once_training]
             if found:
                 self.set_result("second_model", {"kind": type(found[0]).__name__})

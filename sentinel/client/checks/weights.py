@@ -99,7 +99,7 @@ class WeightUpdates(Check):
         """Ids of the parameters that have had a gradient, up to the step whose graph is searched.
         """
         # What was trained before has values, whether a checkpoint gave them or not.
-        self._is_first = training.loads.are_sampled
+        self._is_first = training.process.loads.are_sampled
         self._low_precision = _Tally()
         self._leaves: list[Callable[[], Any]] = []
         """Weak references to the parameters that get a gradient, while they are needed."""
@@ -175,11 +175,11 @@ class WeightUpdates(Check):
         """Find parts of the model that are not trained, where that is an error."""
         training, root = self.training, self.training.find_model()
         known = self._with_gradient
-        found = {"recomputed": training.recomputed.without_gradient(parameters, known)}
+        found = {"recomputed": training.process.recomputed.without_gradient(parameters, known)}
         if root is not None:
             found["adapter_not_used"] = idle_adapters(root, parameters, known)
             if self._is_first:
-                found["only_norms"] = norms_trained_alone(root, parameters, training.loads)
+                found["only_norms"] = norms_trained_alone(root, parameters, training.process.loads)
         # A block that is cut off may have the adapters.
         problem = next((name for name, own in found.items() if own), "")
         if problem:
@@ -207,7 +207,7 @@ class WeightUpdates(Check):
             next((at for at, (_, each) in places if each in own), -1)
             for places in (enumerate(order), reversed([*enumerate(order)]))
         )
-        new = {id(each) for each in new_weights(root, omitted, self.training.loads)}
+        new = {id(each) for each in new_weights(root, omitted, self.training.process.loads)}
         names = [
             name
             for at, (name, each) in enumerate(order)
@@ -227,13 +227,13 @@ class WeightUpdates(Check):
         self, omitted: Sequence[Any], modules: Sequence[str], outside: int, leaves: Sequence[Any]
     ) -> None:
         """Record which parameters get a gradient for nothing, which may be on purpose."""
-        if self.training.rank:
+        if self.training.process.rank:
             return
         texts = [names_text(modules)] if modules else []
         texts += [f"{outside} parameters outside the model"] if outside else []
         share = sum(each.numel() for each in omitted) / sum(each.numel() for each in leaves)
         text = f"{' and '.join(texts)}, {share:.2%} of the elements with gradients"
-        self.training.record_metadata({"modules_without_optimizer": text})
+        self.training.process.record_metadata({"modules_without_optimizer": text})
 
     def _measure(self, parameters: Sequence[Any]) -> None:
         """Sample the weights that have a gradient, with their gradients."""
@@ -332,6 +332,14 @@ class WeightUpdates(Check):
             for at, each in known.items()
             if has_stopped or not (each.moved or is_low_precision(parameters[at]))
         ]
+        # Where the matrices are in higher precision, the norms were to be so too.
+        coarse = [
+            parameters[at]
+            for at, each in known.items()
+            if not each.moved and is_low_precision(parameters[at]) and parameters[at].dim() < 2
+        ]
+        if any(is_low_precision(each) for each in parameters if each.dim() > 1):
+            coarse = []
         evidence: dict[str, float | str] = {
             "weights": float(len(known)),
             "unchanged": float(len(static)),
@@ -348,6 +356,10 @@ class WeightUpdates(Check):
             self.set_result("too_small", evidence)
         elif len(static) == len(known):
             self.set_result("unchanged", evidence)
+        elif coarse and not static:
+            evidence["modules"] = names_text(module_names(coarse))
+            evidence["dtype"] = str(coarse[0].dtype).removeprefix("torch.")
+            self.set_result("norms_too_coarse", evidence)
         elif static:
             evidence["modules"] = names_text(module_names(static))
             self.set_result("part_unchanged", evidence)
