@@ -63,7 +63,7 @@ def replicas_with_a_static_graph() -> None:
 @healthy_on(2)
 def replicas_with_compressed_gradients() -> None:
     model = replicated(network())
-    model.register_comm_hook(None, default_hooks.bf16_compress_hook)
+    model.register_comm_hook(None, default_hooks.fp16_compress_hook)
     train(model, AdamW(model.parameters()), steps=RANK_STEPS)
 
 

@@ -191,6 +191,8 @@ def _wrap_backward(patcher: Patcher, gradient_argument: str) -> Callable[[Any], 
                 gradient = args[1] if len(args) > 1 else kwargs.get(gradient_argument)
                 if roots and gradient is None:
                     safely(loop.before_backward, roots)
+                else:
+                    safely(loop.before_pass_of_gradients)
                 return original(*args, **kwargs)
             except BaseException:
                 safely(loop.loss.undo_pass)

@@ -810,6 +810,16 @@ def workers_with_a_generator_of_the_module() -> None:
     train_on_augmented(lambda inputs: inputs + generator.gauss(0.0, 0.1))
 
 
+def norms_in_low_precision() -> None:
+    """The matrices are in float32, and the scale of the norm stays at 1."""
+    model = nn.Sequential(nn.Linear(20, 64), nn.LayerNorm(64), nn.Tanh(), nn.Linear(64, 5))
+    model[1].bfloat16()
+    # In mixed precision layer norms take inputs and weights of two types.
+    model[1].register_forward_pre_hook(lambda _, inputs: inputs[0].bfloat16())
+    model[1].register_forward_hook(lambda _, __, output: output.float())
+    train(model, AdamW(model.parameters(), 6e-4))
+
+
 def norms_alone() -> None:
     """The condition on names is the wrong way round."""
     model = network()
@@ -907,6 +917,7 @@ SILENT: dict[Training, str] = {
     workers_with_one_generator: "repeated_batches",
     workers_with_a_generator_of_the_module: "repeated_batches",
     norms_alone: "weights_not_updated",
+    norms_in_low_precision: "weights_not_updated",
     block_without_a_gradient: "weights_not_updated",
     no_adapter_used: "weights_not_updated",
     new_head_left_out: "weights_not_updated",
@@ -2293,7 +2304,75 @@ def statistics_averaged_over_a_pass() -> None:
             model[1].momentum = 0.1
 
 
+def gradients_given() -> None:
+    """Split learning: the second part gives the first one the gradient of what it made."""
+    first, last = network()[:4], nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 5))
+    for parts in ((first, last), (last, first)):
+        optimizer = AdamW([each for part in parts for each in part.parameters()])
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            for _ in range(2):
+                inputs, labels = examples()
+                hidden = first(inputs)
+                sent = hidden.detach().requires_grad_()
+                nn.functional.cross_entropy(last(sent), labels).backward()
+                hidden.backward(sent.grad)
+            optimizer.step()
+
+
+def evaluate_old_adapter(adapter: nn.Module) -> nn.Module:
+    adapter.eval()
+    adapter(examples()[0])
+    return nn.Linear(20, 20)
+
+
+def old_adapter_evaluated_by_hand() -> None:
+    train_adapter_after_load(evaluate_old_adapter)
+
+
+def norms_of_copied_weights_alone() -> None:
+    """The weights of another model are copied one by one."""
+    model, source = network(), network()
+    with torch.no_grad():
+        for each, other in zip(model.parameters(), source.parameters(), strict=True):
+            each.copy_(other)
+    train_norms(model)
+
+
+def rates_searched_downwards() -> None:
+    model = network()
+    optimizer = AdamW(model.parameters(), 0.1)
+    train(model, optimizer, schedule=LambdaLR(optimizer, lambda step: 0.3**step))
+
+
+def pool_scored_by_a_loader() -> None:
+    """Active learning without a loader for the training: no loss is computed for the pool."""
+    model, pool = network(), loader()
+    optimizer = AdamW(model.parameters())
+    for step in range(STEPS):
+        train(model, optimizer, steps=1)
+        if step % 5 == 4:
+            with torch.no_grad():
+                torch.cat([model(inputs).softmax(1).amax(1) for inputs, _ in pool]).argsort()
+
+
+def predictions_sampled_with_attention() -> None:
+    """Monte Carlo dropout of attention, in evaluation mode: several passes of each batch."""
+    model, held_out = FunctionalDropout("attention"), loader()
+
+    def sample(batches: Iterable[Iterable[Tensor]]) -> None:
+        model.eval()
+        with torch.no_grad():
+            for inputs, _ in batches:
+                torch.stack([model(inputs) for _ in range(5)]).var(0)
+        model.train()
+
+    evaluate_between(model, held_out, sample)
+
+
 HEALTHY: tuple[Training, ...] = (
+    gradients_given, old_adapter_evaluated_by_hand, norms_of_copied_weights_alone,
+    rates_searched_downwards, pool_scored_by_a_loader, predictions_sampled_with_attention,
     dropout_on_request, exported_in_evaluations, images_in_every_second_batch,
     layers_left_out_of_passes, two_models_in_turns, norms_of_a_model_in_a_file,
     norms_after_a_training, old_adapter_evaluated, rewards_with_an_average,

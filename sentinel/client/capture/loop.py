@@ -161,6 +161,11 @@ class TrainingLoop:
             thread.explicit_loss = None
         self.loss.add(roots if explicit is None else [explicit])
 
+    def before_pass_of_gradients(self) -> None:
+        """A backward pass begins from given gradients, as in a stage of a pipeline."""
+        if self.observing_checks is not None and not is_capturing_graph():
+            self.observing_checks.before_backward(())
+
     def _record_class_count(self, loss: Any) -> None:
         """Record the number of classes of a new kind of loss: guessing has the loss ln n."""
         count = _class_count(loss)

@@ -105,7 +105,10 @@ class Accumulation(Check):
         self._version_before = write_count(gradient)
         is_last_update = self.wrong_count == UPDATES_TO_JUDGE - 1
         if is_last_update and self._are_discarded and self._passes < INSPECTED_PASSES:
-            self._inspect(parameter.device, gradient, sources)
+            if self.training.roots:
+                self._inspect(parameter.device, gradient, sources)
+            else:
+                self._are_discarded = False
 
     def after_backward(self) -> None:
         """Count the pass if it wrote the gradient."""

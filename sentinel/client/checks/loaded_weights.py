@@ -38,7 +38,7 @@ from sentinel.client.checks.weights import (
 STEP = 3
 """The step after which it is known which model is trained."""
 MAX_LOADS = 64
-_LOADS = re.compile(r"(^|_)(load|pretrained)(_|$)")
+_LOADS = re.compile(r"^_*load(_|$)|pretrained")
 """The name of a function that loads a model."""
 MAX_FRAMES = 12
 """Functions on the stack between a load and a module that it sets to evaluation mode."""

@@ -183,9 +183,9 @@ def mesh_replicas(root: Any) -> tuple[int, ...]:
 
 def _ranks_of_part(parameter: Any) -> tuple[int, ...]:
     """The ranks that hold the same part of a DTensor as this one; empty if it is alone."""
-    mesh = getattr(parameter, "device_mesh", None)
+    mesh: Any = getattr(parameter, "device_mesh", None)
     own = None if mesh is None else mesh.get_coordinate()
-    if own is None:
+    if mesh is None or own is None:
         return ()
     placements = zip(parameter.placements, own, strict=True)
     at = tuple(slice(None) if each.is_replicate() else place for each, place in placements)

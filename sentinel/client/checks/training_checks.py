@@ -89,7 +89,7 @@ class TrainingChecks:
         """What is called at each point of a step, by name."""
 
     def before_backward(self, roots: Sequence[Any]) -> None:
-        """A backward pass from these roots begins."""
+        """A backward pass from these roots begins, or from given gradients without roots."""
         if self._training is not None:
             self._training.roots = roots
             self._run("before_backward")
@@ -189,10 +189,9 @@ class TrainingChecks:
         if self._training is not None and self._training.find_optimizer() is optimizer:
             self.after_step(step_seconds)
         else:
-            self.begin(optimizer, (Replicas,))
-            self._training.set_engine(model, ranks)
+            self.begin(optimizer, (Replicas,)).set_engine(model, ranks)
 
-    def begin(self, optimizer: Any, kinds: Sequence[type[Check]] = CHECKS) -> None:
+    def begin(self, optimizer: Any, kinds: Sequence[type[Check]] = CHECKS) -> CheckedTraining:
         """The optimizer is the primary one from now on; its next step is observed."""
         self._steps, self._first_observed, self._last_observed = 0, 0, FIRST_STEPS
         training = self._training = CheckedTraining(
@@ -207,6 +206,7 @@ class TrainingChecks:
         self._checks = [kind(training) for kind in kinds if kind.name not in self._disabled]
         self._hooks = self._find_hooks()
         self._run("on_begin")
+        return training
 
     def close(self) -> None:
         """Leave nothing on the model and in PyTorch."""

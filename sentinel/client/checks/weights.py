@@ -196,7 +196,8 @@ class WeightUpdates(Check):
         }
         omitted = [each for each in leaves if id(each) not in held]
         root = self.training.find_model() if omitted else None
-        if root is None:
+        # FSDP2 computes with other tensors than the optimizer holds.
+        if root is None or any(hasattr(each, "_get_fsdp_state") for _, each in modules_of(root)):
             return
         ids = {*map(id, omitted)}
         order = [(clean_name(name), id(each)) for name, each in named_parameters(root)]

@@ -14,6 +14,8 @@ import sys, time
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
@@ -39,7 +41,44 @@ def train_divided(*, is_changed):
             with torch.no_grad():
                 net[0].bias[3] += 1e-6
 
+def train_sharded(kind):
+    # The norm is sharded with the root: it is whole between the forward pass and its backward pass.
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.LayerNorm(32), torch.nn.Linear(32, 1))
+    own = init_device_mesh("cpu", (2, 1), mesh_dim_names=("replicate", "shard"))
+    for each in (net[0], net[2], net):
+        fully_shard(each, mesh=mesh if kind == "sharded" else own)
+    optimizer = torch.optim.AdamW(net.parameters())
+    for step in range(16):
+        inputs = torch.randn(4, 8)
+        optimizer.zero_grad()
+        (net(inputs) - inputs.sum(1, keepdim=True)).square().mean().backward()
+        optimizer.step()
+        if kind == "one part" and step == 7 and rank == 1:
+            with torch.no_grad():
+                net[2].weight._local_tensor[0, 3] += 1e-6
+
+def train_with_divided_states(kind):
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1))
+    optimizer = ZeroRedundancyOptimizer(net.parameters(), torch.optim.AdamW, lr=1e-3)
+    torch.manual_seed(1 + rank)
+    for step in range(16):
+        inputs = torch.randn(4, 8)
+        optimizer.zero_grad()
+        (net(inputs) - inputs.sum(1, keepdim=True)).square().mean().backward()
+        for each in net.parameters():
+            dist.all_reduce(each.grad)
+        if kind == "not sent" and step == 9:
+            # What this rank updates is lost on the way to the other one.
+            optimizer._sync_params = lambda: None
+        optimizer.step()
+
 def train(kind):
+    if kind in ("sharded", "sharded replicas", "one part"):
+        return train_sharded(kind)
+    if kind in ("divided states", "not sent"):
+        return train_with_divided_states(kind)
     if kind in ("divided", "one norm"):
         return train_divided(is_changed=kind == "one norm")
     torch.manual_seed(0)
@@ -78,6 +117,11 @@ KINDS = {
     "same order": "repeated_batches",
     "divided": "",
     "one norm": "replicas_differ",
+    "sharded": "",
+    "sharded replicas": "",
+    "one part": "replicas_differ",
+    "divided states": "",
+    "not sent": "replicas_differ",
 }
 
 
@@ -114,5 +158,7 @@ def test_ranks_are_compared(launched):
     assert norm.evidence["first_layer"] == "0"
     assert "divide one model" in norm.summary
     assert "tensor-parallel" in norm.remedy
+    assert found["one part"]["replicas_differ"].evidence["first_layer"] == "2"
+    assert "ranks 0-1 differ" in found["not sent"]["replicas_differ"].summary
     assert "set_epoch" in found["same order"]["repeated_batches"].remedy
     assert "DistributedSampler" in found["same data"]["repeated_batches"].remedy
