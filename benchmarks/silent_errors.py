@@ -23,8 +23,18 @@ from tempfile import mkdtemp
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from page_tables import rows, write_table
-from silent_trainings import data, frameworks, modes, published, several_ranks, starts, weights
+from silent_trainings import (
+    data,
+    frameworks,
+    further,
+    modes,
+    published,
+    several_ranks,
+    starts,
+    weights,
+)
 from silent_trainings.case import CASES, Case
+from silent_trainings.healthy_frameworks import load
 from silent_trainings.runs import (
     HEALTHY,
     KINDS,
@@ -36,11 +46,11 @@ from silent_trainings.runs import (
     write_checkpoint_into,
 )
 
-MODULES = (published, weights, modes, data, several_ranks, starts, frameworks)
+MODULES = (published, weights, modes, data, several_ranks, starts, frameworks, further)
 """Those whose trainings are in `CASES`."""
 MAX_STEPS = 20
 """Steps within which an error is to be named."""
-PUBLISHED, COLLECTED, NONE = "published", "collected", "-"
+PUBLISHED, COLLECTED, OWN, NONE = "published", "collected", "own", "-"
 TRAINCHECK = "18 of 20 within one iteration"
 PAGE = Path(__file__).parents[1] / "docs" / "checks.md"
 
@@ -67,7 +77,7 @@ def table(results: Results) -> str:
         case = CASES[name]
         step = named_at(case, runs[SICK], is_right=True)
         any_step = named_at(case, runs[SICK], is_right=False)
-        source = f"[{case.published or label(case.source)}]({case.source})"
+        source = f"[{case.published or label(case.source)}]({case.source})" if case.source else NONE
         is_right = NONE if any_step is None else "no" if step is None else "yes"
         steps = NONE if any_step is None else str(any_step if step is None else step)
         named, unchecked, twin = (text(runs[kind]) for kind in (SICK, UNCHECKED, HEALTHY))
@@ -118,8 +128,10 @@ def by_set(results: Results) -> dict[str, Results]:
     """The results of the published errors and of the others, where there are any."""
     sets: dict[str, dict[str, dict[str, Outcome]]] = {}
     for name, runs in results.items():
-        sets.setdefault(PUBLISHED if CASES[name].published else COLLECTED, {})[name] = runs
-    return dict(sorted(sets.items(), reverse=True))
+        case = CASES[name]
+        kind = PUBLISHED if case.published else COLLECTED if case.source else OWN
+        sets.setdefault(kind, {})[name] = runs
+    return {kind: sets[kind] for kind in (PUBLISHED, COLLECTED, OWN) if kind in sets}
 
 
 def page(results: Results) -> str:
@@ -143,6 +155,7 @@ def main() -> None:
     if args.list:
         print(*(f"{name}: {case.error}" for name, case in CASES.items()), sep="\n")
         return
+    load()
     names = [name for name in CASES if not args.only or name in args.only.split(",")]
     folder = Path(mkdtemp())
     write_checkpoint_into(folder)

@@ -42,9 +42,10 @@ def train_divided(*, is_changed):
                 net[0].bias[3] += 1e-6
 
 def train_sharded(kind):
-    # The norm is sharded with the root: it is whole between the forward pass and its backward pass.
+    # The norm is sharded with the root, so it is whole from the forward to the backward pass.
     torch.manual_seed(0)
-    net = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.LayerNorm(32), torch.nn.Linear(32, 1))
+    layers = torch.nn.Linear(8, 32), torch.nn.LayerNorm(32), torch.nn.Linear(32, 1)
+    net = torch.nn.Sequential(*layers)
     own = init_device_mesh("cpu", (2, 1), mesh_dim_names=("replicate", "shard"))
     for each in (net[0], net[2], net):
         fully_shard(each, mesh=mesh if kind == "sharded" else own)
