@@ -50,6 +50,7 @@ def case(
     """Decorates a training whose docstring is its error."""
 
     def add(train: Callable[..., None]) -> Callable[..., None]:
+        assert train.__name__ not in CASES
         CASES[train.__name__] = Case(train, source, reasons, published, ranks, begins)
         return train
 
@@ -68,7 +69,9 @@ def healthy_case(train: Callable[[], None], ranks: int = 1) -> Case:
 
 def healthy(train: Callable[[], None], *, name: str = "", ranks: int = 1) -> Callable[[], None]:
     """Decorates a training without an error."""
-    HEALTHY_TRAININGS[name or train.__name__] = healthy_case(train, ranks)
+    name = name or train.__name__
+    assert name not in HEALTHY_TRAININGS
+    HEALTHY_TRAININGS[name] = healthy_case(train, ranks)
     return train
 
 

@@ -84,7 +84,7 @@ def optimizer_before_adapters(*, sick: bool) -> None:
     trainer_of(adapted, optimizers=(optimizer, None)).train()
 
 
-@case(OWN, "weights_not_updated/adapter_not_used")
+@case(OWN, "weights_not_updated/adapter_not_used", "weights_not_updated/not_in_optimizer")
 def another_adapter_active(*, sick: bool) -> None:
     """The optimizer holds one adapter beside the head, and another one is active."""
     import peft
@@ -110,7 +110,7 @@ def head_replaced_after_wrapping(*, sick: bool) -> None:
     model = network()
     if not sick:
         model[6] = nn.Linear(64, 5)
-    model = replicated(model)
+    model = replicated(model, find_unused_parameters=True)
     optimizer = AdamW(model.parameters())
     if sick:
         model.module[6] = nn.Linear(64, 5)
@@ -158,7 +158,7 @@ def initialized_on_each_rank(*, sick: bool) -> None:
 
 
 @case(OWN, "replicas_differ", ranks=2)
-def clipped_on_one_rank(*, sick: bool) -> None:
+def clipped_on_the_first_rank(*, sick: bool) -> None:
     """Gradients are clipped on the first rank alone, beside its log."""
     model = replicated(network())
     optimizer = SGD(model.parameters(), 0.1)
@@ -173,6 +173,7 @@ def clipped_on_one_rank(*, sick: bool) -> None:
 @case(OWN, "repeated_batches", ranks=2)
 def same_seed_on_each_rank(*, sick: bool) -> None:
     """Each rank draws its random batches by the same seed."""
+    torch.manual_seed(0)
     data = TensorDataset(*examples(640))
     torch.manual_seed(0 if sick else dist.get_rank())
     model = replicated(network())
@@ -312,7 +313,7 @@ def pretrained_under_other_names(*, sick: bool) -> None:
 
 @case(OWN, "steps_skipped")
 def scale_that_is_never_found(*, sick: bool) -> None:
-    """The scale is never updated, and each step overflows."""
+    """The scale is set to a fixed number at each step, which overflows."""
     model = network()
     optimizer, scaler = AdamW(model.parameters()), torch.amp.GradScaler("cpu", 2.0**30)
     for _ in range(STEPS):
@@ -321,8 +322,7 @@ def scale_that_is_never_found(*, sick: bool) -> None:
             loss = loss_of(model, examples())
         scaler.scale(loss).backward()
         scaler.step(optimizer)
-        if not sick:
-            scaler.update()
+        scaler.update(2.0**30 if sick else None)
 
 
 @case(OWN, "gradients_discarded")

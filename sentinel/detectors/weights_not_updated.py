@@ -6,6 +6,7 @@ Formula
     Finding  = no element of a weight, or of any, moved in 3 measurements; or
                3 measured steps in a row wrote into no weight; or
                the optimizer has no parameter with a gradient in 3 steps in a row; or
+               the rate is 0 in all of the 16 steps after the first; or
                no optimizer takes a step, and 20 gradients are computed and cleared; or
                a parameter between others of the optimizer, in the order of the model or, if the
                model does not own it, of the computation, gets a gradient, and no optimizer that
@@ -80,6 +81,13 @@ class WeightsNotUpdated(ReportedCheck):
             "No parameter of the optimizer has a gradient when it takes a step.",
             f"{_INITIAL} Call `zero_grad()` before `backward()`, and `backward()` before `step()`. "
             "Check that the loss is not computed under `torch.no_grad()` or from detached tensors.",
+            Severity.CRITICAL,
+        ),
+        "no_rate": Problem(
+            "The learning rate is 0 in each of the first {steps:.0f} steps, so that no step "
+            "changes any weight.",
+            "Look at the schedule: a warm-up whose factor is a division of whole numbers, or that "
+            "counts epochs, stays at 0. Check that {learning rate} is set.",
             Severity.CRITICAL,
         ),
         "no_step": Problem(

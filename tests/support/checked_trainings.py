@@ -292,6 +292,18 @@ class OneItem(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
         return self.item
 
 
+def first_batch_with_the_next_one_fetched() -> None:
+    """Accelerate's loaders fetch a batch ahead of the one that they give."""
+    data, model = loader(), network()
+    optimizer = AdamW(model.parameters())
+    for _ in range(STEPS):
+        batches = iter(data)
+        batch, _ahead = next(batches), next(batches)
+        optimizer.zero_grad()
+        loss_of(model, batch).backward()
+        optimizer.step()
+
+
 def data_set_that_ignores_the_index() -> None:
     model = network()
     train(model, AdamW(model.parameters()), batches=DataLoader(OneItem(), 16, shuffle=True))
@@ -968,6 +980,7 @@ SILENT: dict[Training, str] = {
     schedule_by_pass: "schedule_too_fast",
     schedule_stepped_twice: "schedule_too_fast",
     first_batch_at_each_step: "repeated_batches",
+    first_batch_with_the_next_one_fetched: "repeated_batches",
     data_set_that_ignores_the_index: "repeated_batches",
 }
 
@@ -2370,7 +2383,23 @@ def predictions_sampled_with_attention() -> None:
     evaluate_between(model, held_out, sample)
 
 
+def passes_that_begin_with_one_batch() -> None:
+    """A probe batch beside the training, and the whole data in each update."""
+    model, probe, data = network(), loader(), loader()
+    optimizer = AdamW(model.parameters())
+    batches = cycle(loader(shuffle=True))
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        if step < STEPS // 2:
+            (loss_of(model, next(batches)) + 0.0 * loss_of(model, next(iter(probe)))).backward()
+        else:
+            for batch in data:
+                (loss_of(model, batch) / len(data)).backward()
+        optimizer.step()
+
+
 HEALTHY: tuple[Training, ...] = (
+    passes_that_begin_with_one_batch,
     gradients_given, old_adapter_evaluated_by_hand, norms_of_copied_weights_alone,
     rates_searched_downwards, pool_scored_by_a_loader, predictions_sampled_with_attention,
     dropout_on_request, exported_in_evaluations, images_in_every_second_batch,

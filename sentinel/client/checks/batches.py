@@ -42,6 +42,13 @@ class Batches(Check):
         """Batches in a row, each of another example than the last one."""
         self._equal_on_workers = 0
         """Batches of the workers of a stream that are equal to the one before."""
+        self._find_iterator: Callable[[], Any] = lambda: None
+        """That of the pass which began last."""
+        self._first = self._equal_passes = 0
+        """A checksum of its first batch, and passes in a row that begin with it and end early."""
+        self._begun_at = 0
+        """Steps when it began."""
+        self._is_left_early = False
 
     def on_begin(self) -> None:
         """The first pass over the data has usually begun."""
@@ -55,9 +62,23 @@ class Batches(Check):
             self.set_result("same_order")
         elif is_repeated is False and self.problem == "same_order":
             self.set_result("")
+        self._count_pass(iterator, batch)
+
+    def _count_pass(self, iterator: Any, batch: Any) -> None:
+        """Count passes of one update each, as of a loader that also fetches the next batch."""
+        current, steps = fingerprint(batch), self.training.steps
+        is_wrong = current == self._first and steps == self._begun_at + 1 and self._is_left_early
+        self._equal_passes = self._equal_passes + 1 if is_wrong and current else 0
+        self._first, self._begun_at, self._find_iterator = current, steps, ref(iterator)
+        if self._equal_passes >= REPEATS_TO_JUDGE:
+            self.set_result("same_batch", {"batches": self._equal_passes + 1.0})
 
     def on_batch(self, iterator: Any, batch: Any) -> None:
         """A batch arrived."""
+        if iterator is not self._find_iterator():
+            # The training has another pass, beside which this one is a probe.
+            self._first = 0
+        self._is_left_early = getattr(iterator, "_num_yielded", 0) < batch_count(iterator)
         current = fingerprint(batch)
         if not current:
             return
@@ -75,7 +96,11 @@ class Batches(Check):
             self.set_result("same_example", {"batches": float(self._of_one_example)})
         elif self._equal_on_workers >= REPEATS_TO_JUDGE:
             self.set_result("same_on_each_worker", {"workers": float(iterator._num_workers)})  # noqa: SLF001 - there is no public name
-        elif self.right_count >= REPEATS_TO_JUDGE and self.problem not in LASTING_PROBLEMS:
+        elif (
+            self.right_count >= REPEATS_TO_JUDGE
+            and self._equal_passes < REPEATS_TO_JUDGE
+            and self.problem not in LASTING_PROBLEMS
+        ):
             self.set_result("")
 
     def _report_generator(self) -> None:

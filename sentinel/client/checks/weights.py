@@ -94,7 +94,7 @@ class WeightUpdates(Check):
         self._tallies: dict[int, _Tally] = {}
         self._due = FIRST_STEPS[0]
         self._cost_seconds = self._rate = self._highest_rate = 0.0
-        self._steps_without_gradient = 0
+        self._steps_without_gradient = self._steps_without_rate = 0
         self._with_gradient: set[int] = set()
         """Ids of the parameters that have had a gradient, up to the step whose graph is searched.
         """
@@ -122,6 +122,7 @@ class WeightUpdates(Check):
         step, parameters = self.training.steps + 1, self.training.parameters
         if step <= FIRST_STEPS[-1]:
             self._count_gradients(parameters)
+            self._count_rates()
         else:
             self._steps_without_gradient = 0
         if step <= GRAPH_STEP:
@@ -170,6 +171,15 @@ class WeightUpdates(Check):
         if leaves:
             evidence["modules"] = names_text(module_names(leaves))
         self.set_result("other_tensors" if leaves else "no_gradient", evidence)
+
+    def _count_rates(self) -> None:
+        """All of the first steps at a rate of 0 change nothing; a warm-up has a few."""
+        groups = self.training.find_optimizer().param_groups
+        # One on a device is not read.
+        has_rate = any(type(each.get("lr")) not in {int, float} or each["lr"] for each in groups)
+        self._steps_without_rate += not has_rate
+        if self._steps_without_rate == FIRST_STEPS[-1]:
+            self.set_result("no_rate", {"steps": float(FIRST_STEPS[-1])})
 
     def _find_untrained(self, parameters: Sequence[Any]) -> None:
         """Find parts of the model that are not trained, where that is an error."""
