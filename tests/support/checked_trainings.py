@@ -2387,7 +2387,8 @@ def passes_that_begin_with_one_batch() -> None:
     """A probe batch beside the training, and the whole data in each update."""
     model, probe, data = network(), loader(), loader()
     optimizer = AdamW(model.parameters())
-    batches = cycle(loader(shuffle=True))
+    shuffled = loader(shuffle=True)
+    batches = (batch for _ in range(STEPS) for batch in shuffled)
     for step in range(STEPS):
         optimizer.zero_grad()
         if step < STEPS // 2:
