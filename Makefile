@@ -5,7 +5,7 @@ PY := .venv/bin/python
 SOAK_MINUTES ?= 10
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-nodes test-trl-0.12 chaos lint bench bench-all generate format pictures soak fuzz clean ready-demo ready-test
+.PHONY: help demo check test test-nodes test-trl-0.12 chaos lint bench bench-all healthy generate format pictures soak fuzz clean ready-demo ready-test
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -85,6 +85,9 @@ bench-all: bench ## Every other program of benchmarks/, and detection on more se
 	@for file in $$(grep -l '"__main__"' benchmarks/*.py | grep -vE '/(comparison|fleet_nodes)[.]py'); do \
 		echo "== $$file"; $(PY) "$$file" || exit 1; done
 	@SEEDED_RUNS=60 $(PY) -m pytest -q -m seeded tests/unit/detectors
+
+healthy: ready-test ## Check some 380 healthy trainings, and which of them get a message (an hour)
+	@$(PY) benchmarks/healthy_trainings.py --docs
 
 pictures: ready-test ## Take the pictures of the README and the docs: needs Chromium and Prometheus
 	@$(PY) scripts/pictures.py

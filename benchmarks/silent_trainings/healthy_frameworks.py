@@ -553,7 +553,7 @@ def lightning_with_averaged_weights() -> None:
 def lightning_with_a_moving_average() -> None:
     from lightning.pytorch.callbacks import EMAWeightAveraging
 
-    fitted(callbacks=[EMAWeightAveraging(0.9)])
+    fitted(callbacks=[EMAWeightAveraging(decay=0.9)])
 
 
 @healthy
