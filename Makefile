@@ -82,7 +82,7 @@ bench: ready-test ## Cost beside other tools, as one table; JSON in benchmarks/r
 	@$(PY) benchmarks/comparison.py --json benchmarks/results/comparison.json
 
 bench-all: bench ## Every other program of benchmarks/, and detection on more seeds (hours)
-	@for file in $$(grep -l '"__main__"' benchmarks/*.py | grep -vE '/(comparison|fleet_nodes)[.]py'); do \
+	@for file in $$(grep -l '"__main__"' benchmarks/*.py | grep -vE '/(comparison|fleet_nodes|healthy_trainings)[.]py'); do \
 		echo "== $$file"; $(PY) "$$file" || exit 1; done
 	@SEEDED_RUNS=60 $(PY) -m pytest -q -m seeded tests/unit/detectors
 

@@ -2,9 +2,10 @@
 
     python benchmarks/corrupted_replicas.py [--seeds 100] [--real 5]
 
-The tensor, the element, the bit, the rank and the step, of those that are compared, are random. Four
-ranks train over gloo. In most trainings the check of the trainer is called after each step, and the detector compares what it recorded. The
-real ones run under a monitor, and the message is looked at. Prints Markdown.
+The tensor, the element, the bit, the rank and the step, of those that are compared, are random.
+Four ranks train over gloo. In most trainings the check of the trainer is called after each step,
+and the detector compares what it recorded. The real ones run under a monitor, and the message is
+looked at. Prints Markdown.
 """
 
 from __future__ import annotations
