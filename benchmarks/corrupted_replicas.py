@@ -11,6 +11,7 @@ looked at. Prints Markdown.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import shutil
@@ -144,7 +145,16 @@ def corrupt(model: nn.Module, chance: random.Random, is_wrong: bool) -> None:
         bits[element] ^= 1 << bit
 
 
-def is_found(kind: type[Training], seed: int) -> tuple[bool, bool]:
+def of_all_ranks(own: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
+    """What each rank recorded, exchanged in files of this folder."""
+    (folder / f"{dist.get_rank()}.json").write_text(json.dumps(own))
+    dist.barrier()
+    texts = [(folder / f"{rank}.json").read_text() for rank in range(RANKS)]
+    dist.barrier()
+    return [each for text in texts for each in json.loads(text)]
+
+
+def is_found(kind: type[Training], seed: int, folder: Path) -> tuple[bool, bool]:
     """Whether the detector finds the corruption at the next comparison, and names its rank."""
     training, recorded, seen = kind(seed), list[dict[str, Any]](), SeenModules()
     seen.add(training.model)
@@ -165,10 +175,8 @@ def is_found(kind: type[Training], seed: int) -> tuple[bool, bool]:
         checked.steps = step
         check.after_step()
         if step in FIRST_STEPS:
-            of_ranks: list[Any] = [None] * RANKS
-            dist.all_gather_object(of_ranks, recorded)
+            records = [record_of(each, step) for each in of_all_ranks(recorded, folder)]
             recorded.clear()
-            records = [record_of(each, step) for own in of_ranks for each in own]
             assert len(records) == RANKS
             outputs = [detector.update(each) for each in records]
             found = next((each for each in outputs if isinstance(each, Finding)), None)
@@ -195,14 +203,15 @@ def of_four_ranks(
     def train(*, sick: bool) -> None:
         del sick
         found = {
-            title: [is_found(kind, seed) for seed in range(seeds)] for title, kind in kinds.items()
+            title: [is_found(kind, seed, folder) for seed in range(seeds)]
+            for title, kind in kinds.items()
         }
         if not dist.get_rank():
-            torch.save(found, folder / "found")
+            (folder / "found").write_text(json.dumps(found))
 
     ((_, outcome),) = run([Job("seeds", Case(train, "", (), ranks=RANKS), SICK, folder / "run")], 1)
     assert not outcome.failure, outcome.failure
-    found: dict[str, list[tuple[bool, bool]]] = torch.load(folder / "found")
+    found: dict[str, list[tuple[bool, bool]]] = json.loads((folder / "found").read_text())
     shutil.rmtree(folder)
     return found
 
