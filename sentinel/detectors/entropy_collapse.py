@@ -15,6 +15,8 @@ Formula
     An entropy that is mostly negative belongs to a continuous distribution. It has no zero and is
     not evaluated, nor are the 15 values after a negative one. One that a control library logs may
     belong to one, and is evaluated once 16 values have settled within 0.5 % of its highest above 0.
+    Where the spread of continuous actions is logged, it is evaluated in place of the entropy, by
+    its first values alone.
 
 Units
     `share`, `ratio`: fraction of 1, of `entropy`. `sure`: nats of evidence. `nothing`: nats per
@@ -55,7 +57,7 @@ MIN_USUAL_LEVEL = 0.05
 
 @dataclass
 class EntropyCollapse:
-    """Evaluates `entropy`, together with `reward` if it is logged."""
+    """Evaluates `entropy` or `action_std`, together with `reward` if it is logged."""
 
     share: float = 0.15
     ratio: float = 0.7
@@ -63,6 +65,7 @@ class EntropyCollapse:
     nothing: float = 0.002
 
     needs = frozenset({"entropy"})
+    reads = frozenset({"action_std"})
     baselines = frozenset({"entropy"})
     signal = "entropy"
     severity = Severity.INFO
@@ -80,12 +83,13 @@ class EntropyCollapse:
     def update(self, record: Record, baselines: SharedBaselines) -> DetectorOutput:
         """Evaluate one entropy."""
         logged_as = normalize_key(record.attributes.get("entropy", ""))
-        entropy = self._entropy.read(record.values["entropy"], logged_as)
+        spread = record.values.get("action_std")
+        entropy = self._entropy.read(record.values["entropy"], logged_as, spread)
         departure, shift = self._departure, self._shift
-        if entropy is None or not departure.add(entropy, baselines):
+        if entropy is None or not (spread is not None or departure.add(entropy, baselines)):
             return None
         shift.add(entropy, record.values.get("reward"), record.step)
-        if not shift.is_ready or not self._entropy.is_discrete:
+        if not shift.is_ready or not self._entropy.is_judged:
             return None
         is_low = shift.half_way_step is not None and self._left() < self.share
         if departure.has_departed or is_low:
@@ -106,14 +110,15 @@ class EntropyCollapse:
         has_little = max(shift.first_level, expected) < MIN_USUAL_LEVEL
         is_reported = is_dead or ((is_unrewarded or is_deep) and not has_little)
         first, now, predicted = distinct_texts(shift.first_level, level, expected)
-        text = f"Entropy fell from {first} to {now} nats per token, {left:.1%} of its start"
+        label, unit, key = self._entropy.description
+        text = f"{label} fell from {first} to {now}{unit}, {left:.1%} of its start"
         if left >= self.share:
-            text = f"Entropy fell to {now} nats per token; its trend predicts {predicted}"
+            text = f"{label} fell to {now}{unit}; its trend predicts {predicted}"
         onset_range = self._departure.onset_range if is_sudden else None
         onsets = (low_step, onset_range and onset_range[0])
         return Finding(
             summary=text + (", without a gain in reward." if is_unrewarded else "."),
-            evidence=shift.evidence("entropy_nats", expected),
+            evidence=shift.evidence(key, expected),
             severity=(Severity.CRITICAL if is_dead else Severity.WARNING) if is_reported else None,
             onset_step=min(step for step in onsets if step is not None),
             onset_range=onset_range,

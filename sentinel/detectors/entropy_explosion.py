@@ -8,7 +8,8 @@ Formula
                below, the most likely token is almost certain, whatever the factor
     warning  = the reward is known and is not above its start or its level before the rise, or its
                gain was lost again; otherwise info: more exploration with more reward is fine
-    An entropy that is mostly negative, or logged by a control library, is not evaluated.
+    An entropy that is mostly negative, or logged by a control library, is not evaluated. Where the
+    spread of continuous actions is logged, it is evaluated in place of the entropy.
 
 Units
     `recent`, `factor`: plain factors of `entropy`.
@@ -45,12 +46,13 @@ MIN_FACTOR = 1.5
 
 @dataclass
 class EntropyExplosion:
-    """Evaluates `entropy`, together with `reward` if it is logged."""
+    """Evaluates `entropy` or `action_std`, together with `reward` if it is logged."""
 
     recent: float = 2.0
     factor: float = 3.0
 
     needs = frozenset({"entropy"})
+    reads = frozenset({"action_std"})
     signal = "entropy"
     severity = Severity.INFO
     remedy = (
@@ -66,8 +68,9 @@ class EntropyExplosion:
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one entropy."""
         logged_as = normalize_key(record.attributes.get("entropy", ""))
-        entropy = self._entropy.read(record.values["entropy"], logged_as)
-        if entropy is None or not self._entropy.is_discrete:
+        spread = record.values.get("action_std")
+        entropy = self._entropy.read(record.values["entropy"], logged_as, spread)
+        if entropy is None or not self._entropy.is_judged:
             return None
         shift = self._shift
         shift.add(entropy, record.values.get("reward"), record.step)
@@ -83,10 +86,11 @@ class EntropyExplosion:
     def _finding(self, times: float) -> Finding:
         shift, is_unrewarded = self._shift, self._shift.is_unrewarded()
         first, now = distinct_texts(shift.first_level, shift.current_level)
+        label, unit, key = self._entropy.description
         return Finding(
-            summary=f"Entropy rose from {first} to {now} nats per token, {times:.3g} times its "
-            "start" + (", without a gain in reward." if is_unrewarded else "."),
-            evidence=shift.evidence("entropy_nats"),
+            summary=f"{label} rose from {first} to {now}{unit}, {times:.3g} times its start"
+            + (", without a gain in reward." if is_unrewarded else "."),
+            evidence=shift.evidence(key),
             severity=Severity.WARNING if is_unrewarded else None,
             onset_step=shift.onset,
         )

@@ -7,8 +7,9 @@ Formula
                value loss: by `growth` times, and over the square of the largest reward so far, of
                texts over an eighth of it, while that reward does not grow and the explained
                variance is below 0.5 or unknown;
+               Q-values: by `growth` times, and over ten times that reward, above 1, of an episode;
                spread of the advantages: by `growth` times, relative to the largest reward
-    warning  = the value loss of texts: single episodes of a game may have any reward
+    warning  = the value loss of texts, and Q-values: single episodes of a game may have any reward
 
 Units
     `least`, `fall`: fraction of the variance of the returns, below 0 if a constant predicts better.
@@ -19,7 +20,8 @@ Source
     Advantages from a misleading value model are noisier than plain returns, which is no immediate
     harm: info. The variance of returns is at most a quarter of the square of their range
     (Popoviciu's inequality, 1935); a larger loss, which grows, is that of a model that diverges. A
-    loss that grows with the square of the reward is no fault.
+    loss that grows with the square of the reward is no fault. A Q-value is what is left to earn of
+    an episode, so that one beyond all returns is the estimate's own (Thrun and Schwartz 1993).
 
 Defaults
     At `least` 0 a constant is as good. `warm` 64: value models of healthy runs start below. `fall`
@@ -31,6 +33,7 @@ Defaults
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from dataclasses import dataclass, replace
 from math import inf, isfinite
@@ -53,6 +56,20 @@ NO_MODEL_TEXT_LOSS = 0.125
 """The same for texts, whose returns are from 0 to 1; their trainers log half of the squared error.
 """
 
+MAX_RETURNS = 10.0
+"""Largest mean return of an episode that a Q-value may be: what is left of one may exceed its sum,
+where rewards have both signs."""
+
+EPISODE_PATTERN = re.compile(r"ep_rew|episod|return", re.IGNORECASE)
+"""Names of the reward of an episode, not of one of its steps."""
+
+SCALES = {
+    "value_loss": "Relative to the square of the largest reward, the ",
+    "q_value": "Relative to the largest reward, the ",
+    "advantage_std": "Relative to the largest reward, the ",
+}
+"""Words for what a signal is divided by."""
+
 GROWTH_RECORDS = 64
 """Records in which a reward that grows excuses a loss that does."""
 
@@ -62,7 +79,7 @@ REWARD_GROWTH = 1.2
 
 @dataclass
 class ValueFit(GuardedSignals):
-    """Evaluates `explained_variance`, `value_loss` and `advantage_std`."""
+    """Evaluates `explained_variance`, `value_loss`, `q_value` and `advantage_std`."""
 
     least: float = 0.0
     warm: int = 64
@@ -70,7 +87,7 @@ class ValueFit(GuardedSignals):
     growth: float = 4.0
 
     steps_with = frozenset({
-        "explained_variance", "value_loss", "advantage_std",
+        "explained_variance", "value_loss", "q_value", "advantage_std",
     })  # fmt: skip
     reads = steps_with
     signal = "explained_variance"
@@ -81,7 +98,9 @@ class ValueFit(GuardedSignals):
     )
     remedies: ClassVar[dict[str, str]] = {
         "value_loss": "Lower {value model learning rate}, and clip its gradient. Bound the rewards "
-        "and returns. Resume from the checkpoint before the onset."
+        "and returns. Resume from the checkpoint before the onset.",
+        "q_value": "Lower {value model learning rate}, and update the target network more slowly. "
+        "Use the lower of two value models, and bound the rewards.",
     }
 
     def __post_init__(self) -> None:
@@ -91,6 +110,7 @@ class ValueFit(GuardedSignals):
         self._largest_rewards = deque([0.0], maxlen=GROWTH_RECORDS)
         self._guards = [
             ("value_loss", LevelGuard(1, self.growth, 1.0, least=1e-12)),
+            ("q_value", LevelGuard(1, self.growth, MAX_RETURNS, least=1e-6)),
             ("explained_variance", LevelGuard(-1, self.fall, FIT_VARIANCE)),
             ("advantage_std", LevelGuard(1, self.growth, least=1e-6)),
         ]
@@ -103,12 +123,16 @@ class ValueFit(GuardedSignals):
         unfit = self._worse_than_constant(record)
         if not isinstance(guarded, Finding):
             return unfit if isinstance(unfit, Finding) else guarded
-        is_warning = guarded.signal == "value_loss" and self._writes_texts
-        return replace(guarded, severity=Severity.WARNING) if is_warning else guarded
+        signal, text = guarded.signal or "", guarded.summary
+        if signal in SCALES:
+            text = f"{SCALES[signal]}{text[0].lower()}{text[1:]}"
+        is_warning = signal == ("value_loss" if self._writes_texts else "q_value")
+        severity = Severity.WARNING if is_warning else guarded.severity
+        return replace(guarded, summary=text, severity=severity)
 
     def guarded_values(self, record: Record) -> dict[str, float]:
-        """Explained variance, advantages relative to the largest reward, and value loss to its
-        largest square.
+        """Explained variance, and relative to the largest reward advantages and Q-values, and to
+        its square the value loss.
         """
         values = record.values
         self._writes_texts = self._writes_texts or not TEXT_SIGNALS.isdisjoint(values)
@@ -120,9 +144,14 @@ class ValueFit(GuardedSignals):
             guarded["explained_variance"] = explained
         scale, before = self._largest_rewards[-1], self._largest_rewards[0]
         is_doubtful = explained is None or explained < FIT_VARIANCE
-        if 0.0 < scale <= REWARD_GROWTH * before and "value_loss" in values and is_doubtful:
+        is_steady = 0.0 < scale <= REWARD_GROWTH * before
+        if is_steady and "value_loss" in values and is_doubtful:
             bound = NO_MODEL_TEXT_LOSS if self._writes_texts else NO_MODEL_LOSS
             guarded["value_loss"] = values["value_loss"] / scale / scale / bound
+        # Returns within 1 may be means of rare successes.
+        is_return = scale > 1.0 and EPISODE_PATTERN.search(record.attributes.get("reward", ""))
+        if is_steady and is_return and "q_value" in values:
+            guarded["q_value"] = abs(values["q_value"]) / scale
         if scale and "advantage_std" in values:
             guarded["advantage_std"] = values["advantage_std"] / scale
         return guarded

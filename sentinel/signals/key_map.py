@@ -129,8 +129,13 @@ FRAMEWORK_KEYS: Mapping[tuple[str, str], Mapping[str, KeyMapping]] = {
         "return": KeyMapping("reward_total"),
     },
     ("openrlhf", "dpo"): {"acc": KeyMapping("preference_accuracy")},
-    # Losses are minimised, so the entropy is logged with the opposite sign.
-    ("stable-baselines3", ""): {"entropy_loss": KeyMapping("entropy", -1.0)},
+    # Losses are minimised, so the entropy is logged with the opposite sign. So are the values of
+    # the actions, which the actors of SAC, TD3 and DDPG maximise; no other algorithm logs the key.
+    ("stable-baselines3", ""): {
+        "actor_loss": KeyMapping("q_value", -1.0),
+        "entropy_loss": KeyMapping("entropy", -1.0),
+        "std": KeyMapping("action_std"),
+    },
     ("nanogpt", ""): {"mfu": KeyMapping("mfu", 0.01)},
     ("nemo-rl", ""): {"kl_penalty": KeyMapping("kl_ref")},
     ("prime-rl", ""): {"error/mean": KeyMapping("rollout_error_fraction")},

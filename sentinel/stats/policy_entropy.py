@@ -32,14 +32,22 @@ class PolicyEntropy:
 
     is_discrete: bool = True
     """Whether the entropy is known to be that of a discrete distribution, unless it is negative."""
+    is_spread: bool = False
+    """Whether the last value was a spread of continuous actions, which has a zero."""
     count: int = 0
     _highest: float = 0.0
     _settled_count: int = 0
     negative_count: int = 0
     _last_negative: int = -NEGATIVE_MEMORY
 
-    def read(self, entropy: float, logged_as: str) -> float | None:
-        """The entropy to evaluate, at least MIN_ENTROPY; None if it is not to be evaluated."""
+    def read(self, entropy: float, logged_as: str, spread: float | None) -> float | None:
+        """The entropy to evaluate, at least MIN_ENTROPY; None if it is not to be evaluated.
+
+        `spread` is the standard deviation of continuous actions, evaluated in its place, or None.
+        """
+        self.is_spread = spread is not None
+        if spread is not None:
+            return max(spread, MIN_ENTROPY) if isfinite(spread) else None
         if not isfinite(entropy):
             return None
         if logged_as in ACTION_ENTROPY_KEYS:
@@ -55,3 +63,15 @@ class PolicyEntropy:
             return None
         is_continuous = 2 * self.negative_count >= self.count
         return None if is_continuous else max(entropy, MIN_ENTROPY)
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether the value that was read has a zero, and so a ratio to its start."""
+        return self.is_discrete or self.is_spread
+
+    @property
+    def description(self) -> tuple[str, str, str]:
+        """Name and unit of the value in a sentence, and its name in the evidence."""
+        if self.is_spread:
+            return "Spread of the actions", "", "action_std"
+        return "Entropy", " nats per token", "entropy_nats"

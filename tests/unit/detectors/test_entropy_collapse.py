@@ -123,3 +123,18 @@ def test_a_policy_that_is_almost_deterministic_from_the_start_has_little_to_lose
     _, finding = first_finding(EntropyCollapse(), records)
 
     assert finding.severity is None
+
+
+def test_a_spread_of_actions_that_vanishes_without_a_reward_is_a_warning():
+    """The entropy of a continuous policy has no zero, the spread of its actions has."""
+    spreads, rewards = [1.0] * 60 + [0.97**at for at in range(100)], noisy([0.5] * 160)
+    learned = noisy([0.02 * at for at in range(160)])
+
+    def found(reward):
+        records = steps(entropy=[-1.0] * 160, action_std=spreads, reward=reward)
+        key = {"entropy": "train/entropy_loss"}
+        return first_finding(EntropyCollapse(), (replace(r, attributes=key) for r in records))[1]
+
+    assert found(rewards).severity is Severity.WARNING
+    assert found(rewards).evidence["action_std_median_of_8"] < 0.15
+    assert found(learned).severity is None

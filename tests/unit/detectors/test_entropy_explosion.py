@@ -51,3 +51,20 @@ def test_a_policy_that_stays_almost_deterministic_does_not_explode():
     entropy, reward = [0.01] * 60 + [0.1] * 60, [0.5] * 120
 
     assert first_finding(EntropyExplosion(), steps(entropy=entropy, reward=reward)) == (None, None)
+
+
+def gaussian_policy(spreads, reward):
+    """Records of a continuous policy, whose entropy has no zero."""
+    entropy = [-1.0 - 0.01 * at for at in range(len(spreads))]
+    records = steps(entropy=entropy, action_std=spreads, reward=noisy(reward))
+    return [replace(each, attributes={"entropy": "entropy_loss"}) for each in records]
+
+
+def test_a_spread_of_actions_that_grows_without_a_reward_is_a_warning():
+    spreads, learned = [1.0] * 60 + [1.03**at for at in range(60)], [0.02 * at for at in range(120)]
+    _, finding = first_finding(EntropyExplosion(), gaussian_policy(spreads, [0.5] * 120))
+    _, rewarded = first_finding(EntropyExplosion(), gaussian_policy(spreads, learned))
+
+    assert finding.severity is Severity.WARNING
+    assert finding.summary.startswith("Spread of the actions rose from 1 to 2")
+    assert rewarded.severity is None

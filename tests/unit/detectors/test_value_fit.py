@@ -1,5 +1,7 @@
 """Tests of the detector value_fit."""
 
+from dataclasses import replace
+
 from sentinel.detectors.value_fit import ValueFit
 from sentinel.model.finding import Clear, Severity
 from sentinel.testing import first_finding, steps, update_detector
@@ -53,3 +55,28 @@ def test_a_fall_of_the_explained_variance_and_wider_advantages_are_info():
 
     assert first_finding(ValueFit(), falls)[1].signal == "explained_variance"
     assert first_finding(ValueFit(), widens)[1].signal == "advantage_std"
+
+
+def episodes(q_value, reward, key="rollout/ep_rew_mean"):
+    records = steps(q_value=q_value, reward=reward)
+    return [replace(each, attributes={"reward": key}) for each in records]
+
+
+def test_q_values_beyond_all_returns_are_a_warning():
+    diverging = [1.5 ** min(at / 8, 20.0) for at in range(200)]
+    record, finding = first_finding(ValueFit(), episodes(diverging, [100.0] * 200))
+
+    assert 140 < record.step < 150
+    assert finding.signal == "q_value"
+    assert finding.severity is Severity.WARNING
+    assert finding.summary.startswith("Relative to the largest reward, the q value is 1")
+
+
+def test_q_values_that_learn_the_return_are_clear():
+    learning = [90.0 * (1.0 - 0.97**at) for at in range(200)]
+    diverging = [1.5 ** min(at / 8, 20.0) for at in range(200)]
+
+    assert first_finding(ValueFit(), episodes(learning, [100.0] * 200)) == (None, None)
+    # The reward of a step is far below the return of its episode.
+    of_a_step = episodes(diverging, [100.0] * 200, key="reward_per_step")
+    assert first_finding(ValueFit(), of_a_step) == (None, None)
