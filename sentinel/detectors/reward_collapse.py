@@ -21,8 +21,9 @@ Formula
     where gain is the best mean minus that of the first 8 rewards, if that is significant, and a
     standard error is the larger of that of single rewards, with their autocorrelation, and that of
     earlier means of as many, both from falls before the last half or 64 of the rewards. Rewards
-    that repeat each other, such as means of the last 100 episodes, count as fewer. The onset
-    is the first of the last rewards that are below the middle of both levels, but for single ones.
+    that repeat each other count as fewer; of the means of the last 100 episodes that control
+    libraries log, each that has 50 new ones is evaluated. The onset is the first of the last
+    rewards that are below the middle of both levels, but for single ones.
 
 Units
     The unit of `reward` is irrelevant. `errors`: standard errors of a mean. `sigmas`: standard
@@ -61,6 +62,7 @@ from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Find
 from sentinel.model.quantity_text import distinct_texts
 from sentinel.model.record import Record
 from sentinel.stats.block_means import linear_fall
+from sentinel.stats.episode_window import EpisodeWindow
 from sentinel.stats.mean_drawdown import RECENT_VALUES, SCALES, START_VALUES, Fall, MeanDrawdown
 from sentinel.stats.mean_fall import MeanFall, find_fall
 from sentinel.stats.neighbour_correlation import neighbour_correlation
@@ -137,6 +139,7 @@ class RewardCollapse(DetectorDefaults):
 
     def __post_init__(self) -> None:
         self._drawdown = MeanDrawdown()
+        self._window = EpisodeWindow()
         self._steps: deque[int] = deque(maxlen=RECENT_VALUES)
         self._is_suspicious = False
         self._has_fallen = self._is_critical = False
@@ -148,7 +151,10 @@ class RewardCollapse(DetectorDefaults):
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one reward."""
         reward = record.values["reward"]
-        if not abs(reward) < MAX_REWARD:
+        logged_as = record.attributes.get("reward", "")
+        if not (
+            abs(reward) < MAX_REWARD and self._window.update(logged_as, record.values, record.step)
+        ):
             return None
         drawdown = self._drawdown
         drawdown.add(reward)

@@ -1,0 +1,49 @@
+"""Mean rewards of the last episodes that are new enough to be compared.
+
+Control libraries log the mean over the last 100 episodes, of which a record adds only a few. Such
+means drift like a random walk, and one rare reward raises a hundred of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+NEW_EPISODES = 50
+"""New episodes in a mean that is compared: half of those of Baselines, Stable-Baselines3 and RLlib.
+"""
+
+REWARD_PATTERN = re.compile(r"(.*/)?(ep_?rew_?mean|episode_reward_mean)", re.IGNORECASE)
+LENGTH_PATTERN = re.compile(r"(.*/)?(ep_?len_?mean|episode_len_mean)", re.IGNORECASE)
+STEPS_PATTERN = re.compile(r"(.*/)?(total_timesteps|timesteps_total)", re.IGNORECASE)
+"""Names of the mean reward and length of the last episodes, and of the number of all steps."""
+
+
+@dataclass(slots=True)
+class EpisodeWindow:
+    """Counts the episodes between means, by their mean length and the steps."""
+
+    _episodes: float = 0.0
+    """New episodes since the last mean that was compared."""
+    _last_steps: float = 0.0
+
+    def update(self, logged_as: str, values: Mapping[str, float], step: int) -> bool:
+        """Add a record; whether its mean is new enough, as any is that is not known to overlap."""
+        if not REWARD_PATTERN.fullmatch(logged_as):
+            return True
+        length = _value(values, LENGTH_PATTERN)
+        steps = _value(values, STEPS_PATTERN) or float(step)
+        if length is None or not length > 0.0:
+            return True
+        # A step that went back is that of another attempt, or of another unit.
+        self._episodes += max(0.0, steps - self._last_steps) / length
+        self._last_steps = steps
+        if self._episodes < NEW_EPISODES:
+            return False
+        self._episodes = 0.0
+        return True
+
+
+def _value(values: Mapping[str, float], pattern: re.Pattern[str]) -> float | None:
+    return next((value for name, value in values.items() if pattern.fullmatch(name)), None)

@@ -1,0 +1,30 @@
+"""Tests of the means of the last episodes that are new enough."""
+
+from sentinel.stats.episode_window import EpisodeWindow
+
+
+def accepted(count, steps_between, key="rollout/ep_rew_mean", **values):
+    window = EpisodeWindow()
+    steps = [at * steps_between for at in range(1, count + 1)]
+    return [step for step in steps if window.update(key, values, step)]
+
+
+def test_a_mean_with_50_new_episodes_is_compared():
+    assert accepted(100, 400, **{"rollout/ep_len_mean": 100.0}) == [5200, 10400, 15600, 20800] + [
+        26000, 31200, 36400,
+    ]  # fmt: skip
+
+
+def test_the_number_of_all_steps_is_preferred_to_that_of_the_record():
+    window = EpisodeWindow()
+    values = [{"ep_len_mean": 10.0, "time/total_timesteps": 200.0 * at} for at in range(1, 7)]
+
+    assert [window.update("ep_rew_mean", each, step) for step, each in enumerate(values)] == [
+        False, False, True, False, False, True,
+    ]  # fmt: skip
+
+
+def test_other_rewards_and_means_of_unknown_length_are_all_compared():
+    assert len(accepted(10, 1, key="objective/scores", ep_len_mean=100.0)) == 10
+    assert len(accepted(10, 1)) == 10
+    assert len(accepted(10, 1, ep_len_mean=0.0)) == 10
