@@ -42,12 +42,25 @@ MAX_LOSS_KEYS = 8
 
 @dataclass
 class LoggedSteps:
-    """The step numbers of one training in a log; `first` is None before the first."""
+    """The step numbers of one training in a log; `first` is None before the first.
+
+    `counts_epochs` is whether they are those of epochs, of a log that has no others.
+    """
 
     first: float | None = None
     last: float = 0.0
     highest: float = 0.0
     advances: int = 0
+    counts_epochs: bool = False
+
+    def begins_training(self, record: Record) -> bool:
+        """Add a record of a log; whether another training begins with it."""
+        step = record.values.get("global_step")
+        if self.first is None:
+            self.counts_epochs = step is None
+        if self.counts_epochs:
+            step = record.values.get("epoch")
+        return step is not None and self.starts_over(step)
 
     def starts_over(self, step: float) -> bool:
         """Add a step; whether it goes back to the first ones, and so begins another training."""
@@ -130,8 +143,7 @@ class TrainingTracker:
         A part of the loss stands for it until the log has the loss itself.
         """
         begun: list[Record] = []
-        step = record.values.get("global_step")
-        if step is not None and self.logged_steps.starts_over(step):
+        if self.logged_steps.begins_training(record):
             begun.append(self._begin(record, {STEPS_STARTED_OVER_KEY: 1.0}))
         if "loss" in record.values:
             key = record.attributes.get("loss", "loss")

@@ -136,11 +136,12 @@ class _Preview:
 
     def _add_step(self, record: Record) -> None:
         """Add a step to the last part, or begin a part with it."""
+        starts_over = self.steps.begins_training(record)
         # Rows of another count have no step of the run.
-        if self.steps.first is not None and "global_step" not in record.values:
+        has_steps = self.steps.first is not None and not self.steps.counts_epochs
+        if has_steps and "global_step" not in record.values:
             return
         step = int(record.values.get("global_step", record.step))
-        starts_over = "global_step" in record.values and self.steps.starts_over(step)
         if record.attempt > self.attempt:
             reason, self.attempt = "the log was started over", record.attempt
         elif not self.segments:

@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.quantity_text import distinct_texts
 from sentinel.model.record import Record
-from sentinel.signals.catalogue import normalize_key
+from sentinel.signals.key_assignment import has_action_entropy
 from sentinel.stats.level_shift import LevelShift
 from sentinel.stats.policy_entropy import PolicyEntropy
 
@@ -67,9 +67,10 @@ class EntropyExplosion:
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one entropy."""
-        logged_as = normalize_key(record.attributes.get("entropy", ""))
         spread = record.values.get("action_std")
-        entropy = self._entropy.read(record.values["entropy"], logged_as, spread)
+        entropy = self._entropy.read(
+            record.values["entropy"], spread, is_of_actions=has_action_entropy(record)
+        )
         if entropy is None or not self._entropy.is_judged:
             return None
         shift = self._shift

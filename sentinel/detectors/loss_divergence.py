@@ -123,7 +123,7 @@ class LossDivergence(DetectorDefaults):
     sigmas: float = 4.0
     leap: float = 100.0
 
-    steps_with = frozenset({"loss", "eval_loss"})
+    steps_with = frozenset({"loss", "eval_loss", "reward"})
     signal = "loss"
     remedy = (
         "Resume from the checkpoint before the onset, and halve {learning rate}, lengthen "
@@ -168,11 +168,12 @@ class LossDivergence(DetectorDefaults):
         """Evaluate one loss."""
         self._add_held_out(record.values.get("eval_loss", 0.0))
         loss = record.values.get("loss")
+        # Rewards of episodes may have rows of their own.
+        self._has_no_level |= is_policy_gradient(record)
         if loss is None:
             return None
         if self._count < LEVEL_WINDOW or ALTERNATING_KEY in record.values:
             self._has_no_level |= is_adversarial(record.values)
-        self._has_no_level |= is_policy_gradient(record)
         if not isfinite(loss) or loss == self._last_loss:
             return None
         self._last_loss = loss

@@ -5,7 +5,8 @@ Formula
     grown    = a baseline without a trend has 8 nats of evidence that ln(size) is above its recent
                level by more than ln `times`, and the median of the last 8 is over `times`; or that
                is above the best by `times` squared; in the training of a policy that writes texts
-    jump     = each of the last `jumped` sizes is over `times` times every size before
+    jump     = each of the last `jumped` sizes is over `times` times every size before, of which
+               there are as many
     Finding  = grown or jump, and the reward is positive
 
 Units
@@ -62,6 +63,7 @@ class RewardExplosion(DetectorDefaults):
         self._unread: deque[tuple[int, float]] = deque(maxlen=UNREAD_REWARDS)
         self._latest: deque[tuple[int, float]] = deque()
         self._highest_before = LEAST_SIZE
+        self._count_before = 0
         self._jump: tuple[int, float] | None = None
         self._writes_texts = False
         self._has_earned = False
@@ -96,11 +98,14 @@ class RewardExplosion(DetectorDefaults):
         _, before = latest.popleft()
         self._highest_before = max(self._highest_before, before)
         self._has_earned |= before > 0.0
+        self._count_before += 1
         lowest = min(value for _, value in latest)
         if self._jump is not None:
             self._jump = self._jump if lowest > self.times * self._jump[1] else None
-        elif lowest > self.times * self._highest_before and (
-            self._has_earned or self._writes_texts
+        elif (
+            lowest > self.times * self._highest_before
+            and self._count_before >= self.jumped
+            and (self._has_earned or self._writes_texts)
         ):
             self._jump = latest[0][0], self._highest_before
 

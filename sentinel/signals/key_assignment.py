@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from sentinel.model.record import Record
 from sentinel.signals.catalogue import SIGNALS, normalize_key
 from sentinel.signals.key_map import KeyMap, KeyMapping, displaced_mapping
 from sentinel.signals.key_words import COMPONENT, InferredSignal, infer_signal, nearest_signal
@@ -43,6 +44,11 @@ _TEXT_SIGNALS = frozenset({
 """Signals that only the training of a language model's policy has, which has a reference."""
 
 _EPISODE_PATTERN = re.compile(r"episod|epsilon|(^|[^a-z])ep([^a-z]|$)", re.IGNORECASE)
+_EPISODE_REWARD_PATTERN = re.compile(
+    r"(.*/)?(ep_?rew_?mean|episode_reward(_mean)?|episodic_return|mean_100ep_reward)", re.IGNORECASE
+)
+_ACTION_ENTROPY_KEYS = frozenset({"entropy_loss", "losses/entropy"})
+"""Keys of stable-baselines3 and CleanRL for the entropy of a distribution of actions."""
 _REFERENCE_PATTERN = re.compile(r"ref", re.IGNORECASE)
 _DETECTION_PATTERN = re.compile(r"(.*[/_ ])?(box|obj|cls|dfl|iou)", re.IGNORECASE)
 _DETECTION_TOTAL_PATTERN = re.compile(r"(.*[/_ ])?total", re.IGNORECASE)
@@ -70,6 +76,14 @@ def is_game(names: Iterable[str]) -> bool:
     known = {*names}
     is_text = not known.isdisjoint(_TEXT_SIGNALS | {"kl_ref", "frac_zero_std"})
     return not is_text and any(map(_EPISODE_PATTERN.search, known))
+
+
+def has_action_entropy(record: Record) -> bool:
+    """Whether the entropy of a record is that of a policy of a control task, by the logged keys."""
+    logged_as = record.attributes
+    return normalize_key(logged_as.get("entropy", "")) in _ACTION_ENTROPY_KEYS or bool(
+        _EPISODE_REWARD_PATTERN.fullmatch(logged_as.get("reward", ""))
+    )
 
 
 @dataclass(slots=True)

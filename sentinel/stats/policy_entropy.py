@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isfinite
 
-ACTION_ENTROPY_KEYS = frozenset({"entropy_loss", "losses/entropy"})
-"""Keys of stable-baselines3 and CleanRL for the entropy of a distribution of actions."""
-
 MIN_ENTROPY = 1e-7
 """Nats per token; lower values count as this, so that their logarithm exists."""
 
@@ -40,17 +37,18 @@ class PolicyEntropy:
     negative_count: int = 0
     _last_negative: int = -NEGATIVE_MEMORY
 
-    def read(self, entropy: float, logged_as: str, spread: float | None) -> float | None:
+    def read(self, entropy: float, spread: float | None, *, is_of_actions: bool) -> float | None:
         """The entropy to evaluate, at least MIN_ENTROPY; None if it is not to be evaluated.
 
         `spread` is the standard deviation of continuous actions, evaluated in its place, or None.
+        `is_of_actions` is whether a policy of a control task has that entropy.
         """
         self.is_spread = spread is not None
         if spread is not None:
             return max(spread, MIN_ENTROPY) if isfinite(spread) else None
         if not isfinite(entropy):
             return None
-        if logged_as in ACTION_ENTROPY_KEYS:
+        if is_of_actions:
             self._highest = max(self._highest, entropy)
             is_settled = 0.0 <= entropy <= SETTLED_SHARE * self._highest
             self._settled_count = self._settled_count + 1 if is_settled else 0

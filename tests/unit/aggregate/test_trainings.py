@@ -250,3 +250,15 @@ def test_levels_start_anew_once_when_another_key_stands_for_the_loss():
     events = [out.event.value for each in records for out in tracker.process(each)]
 
     assert events == ["step", "step", "stage", "step", "step", "step"]
+
+
+def test_epochs_that_start_over_begin_a_training_in_a_log_without_steps():
+    epochs = [*range(1, 11), *range(1, 11)]
+    records = [
+        run_record(Event.STEP, row, epoch=float(epoch), loss=1.0)
+        for row, epoch in enumerate(epochs, start=1)
+    ]
+    counted = [replace(each, values={**each.values, "global_step": each.step}) for each in records]
+
+    assert [step for kind, step, _ in numbers(records) if kind == "new_training"] == [11]
+    assert {kind for kind, *_ in numbers(counted)} == {"step"}

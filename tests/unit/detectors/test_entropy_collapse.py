@@ -138,3 +138,12 @@ def test_a_spread_of_actions_that_vanishes_without_a_reward_is_a_warning():
     assert found(rewards).severity is Severity.WARNING
     assert found(rewards).evidence["action_std_median_of_8"] < 0.15
     assert found(learned).severity is None
+
+
+def test_an_entropy_beside_rewards_of_episodes_may_be_continuous():
+    """Whatever its key, the entropy of a control task that is still above 0 may pass it."""
+    entropy, reward = [24.0 - 0.2 * at for at in range(110)], noisy([1000.0] * 110)
+    keys = {"entropy": "policy_entropy", "reward": "eprewmean"}
+    records = [replace(r, attributes=keys) for r in steps(entropy=entropy, reward=reward)]
+
+    assert first_finding(EntropyCollapse(), records) == (None, None)

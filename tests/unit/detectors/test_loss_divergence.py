@@ -255,3 +255,15 @@ def test_a_loss_that_is_back_at_its_level_has_not_risen():
         output = update_detector(detector, record)
         if isinstance(output, Finding):
             assert output.evidence["loss_median_of_8"] > output.evidence["usual_loss_before"]
+
+
+def test_a_loss_beside_rewards_in_rows_of_their_own_is_one_of_a_policy():
+    """The error of a Q-function grows as returns are found."""
+    losses = noisy([0.6] * 40 + [25.0] * 100)
+    together = [
+        record for loss in losses for record in (*steps(loss=[loss]), *steps(reward=[-50.0]))
+    ]
+    detector, alone = LossDivergence(), LossDivergence()
+
+    assert not any(isinstance(update_detector(detector, each), Finding) for each in together)
+    assert any(isinstance(update_detector(alone, each), Finding) for each in steps(loss=losses))

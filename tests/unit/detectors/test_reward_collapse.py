@@ -1,5 +1,6 @@
 """Tests of the detector reward_collapse."""
 
+from dataclasses import replace
 from math import cos, exp, nan, pi, sqrt
 from random import Random
 
@@ -327,3 +328,32 @@ def test_a_swing_ten_times_as_wide_at_an_equal_mean_is_no_fall():
         found[1] += first_finding(RewardCollapse(), steps(reward=fallen))[0] is not None
     assert found[0] <= 1
     assert found[1] == 10
+
+
+def episode_means(rewards, added=4, length=20.0):
+    """Records of the mean over the last 100 episodes, each with `added` new ones."""
+    records = []
+    for end in range(added, len(rewards) + 1, added):
+        latest = rewards[max(0, end - 100) : end]
+        values = {"reward": sum(latest) / len(latest), "rollout/ep_len_mean": length}
+        [record] = steps(**{name: [value] for name, value in values.items()})
+        key = {"reward": "rollout/ep_rew_mean"}
+        records.append(replace(record, step=int(end * length), attributes=key))
+    return records
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_means_of_the_same_episodes_drift_without_a_fall(seed):
+    rng = Random(seed)
+    rare = [30.0 * (rng.random() < 0.01) + rng.random() for _ in range(20_000)]
+
+    assert first_finding(RewardCollapse(), episode_means(rare)) == (None, None)
+
+
+def test_means_of_the_last_episodes_that_fall_for_good_are_found():
+    rng = Random(0)
+    rewards = [level + rng.gauss(0.0, 20.0) for level in [200.0] * 6000 + [20.0] * 4000]
+    record, finding = first_finding(RewardCollapse(), episode_means(rewards))
+
+    assert 6000 * 20 < record.step < 6600 * 20
+    assert finding.evidence["reward_now"] < 100.0

@@ -41,3 +41,11 @@ def test_a_jump_is_found_in_any_run_at_its_fourth_reward():
 )
 def test_other_changes_are_clear(rewards):
     assert first_finding(RewardExplosion(), steps(reward=rewards)) == (None, None)
+
+
+def test_a_first_reward_of_0_is_no_usual_size():
+    rewards = [0.0, 12.0, 13.0, 21.0, 20.0, 22.0, 25.0, 30.0]
+
+    assert first_finding(RewardExplosion(), steps(reward=rewards, kl_ref=[0.1] * 8)) == (None, None)
+    later = steps(reward=[0.5] * 4 + rewards[1:], kl_ref=[0.1] * 11)
+    assert first_finding(RewardExplosion(), later)[1] is not None
