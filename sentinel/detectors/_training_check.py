@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from sentinel.model.finding import (
@@ -28,6 +29,7 @@ class Problem(NamedTuple):
     severity: Severity = Severity.WARNING
 
 
+@dataclass
 class ReportedCheck(DetectorDefaults):
     """Turns the reports of one check into findings.
 

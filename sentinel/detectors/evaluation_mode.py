@@ -19,13 +19,11 @@ Defaults
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 from sentinel.detectors._training_check import Problem, ReportedCheck
 
 
-@dataclass
 class EvaluationMode(ReportedCheck):
     """Evaluates the check `mode`."""
 

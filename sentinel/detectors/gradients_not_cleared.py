@@ -20,13 +20,11 @@ Defaults
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 from sentinel.detectors._training_check import Problem, ReportedCheck
 
 
-@dataclass
 class GradientsNotCleared(ReportedCheck):
     """Evaluates the check `gradients`."""
 

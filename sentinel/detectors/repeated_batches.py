@@ -32,7 +32,6 @@ Defaults
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 from sentinel.detectors._training_check import Problem, ReportedCheck, first_step
@@ -47,7 +46,6 @@ _SAMPLER = (
 )
 
 
-@dataclass
 class RepeatedBatches(ReportedCheck):
     """Evaluates the check `batches`, and compares its evidence between ranks."""
 

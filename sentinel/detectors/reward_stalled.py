@@ -14,7 +14,10 @@ Formula
                above the last quarter by 2.5 standard errors
     constant = the first `points` / 3 rewards or more are all equal, not above 0, and no record
                shows a spread of rewards
-    Finding  = floored, unmoved or constant; info if none is certain yet, but over at least
+    frozen   = over as many the entropy of the policy stays the same to a thousandth, above 0.05
+               nats, and the reward has no gain as for unmoved; or it is that of a uniform choice
+               among 2 to 32 actions, with which any gain is chance
+    Finding  = floored, unmoved, constant or frozen; info if none is certain yet, but over at least
                `points` rewards the last quarter does not exceed the first sixteenth by its own
                standard error; info too while an exploration rate or an epsilon above a half is
                logged: most actions are random, and so is the reward
@@ -43,7 +46,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf, isfinite, sqrt
+from math import exp, inf, isfinite, log, nan, sqrt
 from statistics import fmean
 
 from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Finding, Severity
@@ -75,6 +78,13 @@ LEARNING_Z, LEARNING_SHARE = 4.0, 0.2
 """Standard errors, and share of the size of the reward, of a gain that is shown whatever the noise
 of a single reward."""
 
+FROZEN_SHARE, MIN_ENTROPY = 1e-3, 0.05
+"""Share of its size by which the entropy of a policy that learns changes, and least such entropy in
+nats: one that is spent may stay the same."""
+
+MAX_UNIFORM_ENTROPY = log(32.5)
+"""Nats above which the entropies of uniform choices are too close to each other."""
+
 RARER_REWARD_Z = 0.5
 """Standard errors by which rewards must have become rarer; learning proceeds in jumps."""
 
@@ -102,6 +112,7 @@ class RewardStalled(DetectorDefaults):
     noises: float = 0.5
 
     steps_with = frozenset({"reward"})
+    reads = frozenset({"entropy"})
     signal = "reward"
     remedy = (
         "Score a few correct completions manually: if they earn no reward, fix the parsing or "
@@ -114,6 +125,7 @@ class RewardStalled(DetectorDefaults):
         self._max_steps = 0.0
         self._change_total = 0.0
         self._lowest, self._highest = inf, -inf
+        self._lowest_entropy, self._highest_entropy = inf, -inf
         self._last_reward: float | None = None
         self._blocks = BlockMeans()
         self._fine_blocks = BlockMeans(FINE_BLOCK)
@@ -136,6 +148,10 @@ class RewardStalled(DetectorDefaults):
         if self._first_step is None:
             self._first_step = record.step
         self._count += 1
+        entropy = record.values.get("entropy", nan)
+        # A policy without a known entropy is not frozen.
+        self._lowest_entropy = min(self._lowest_entropy, entropy if isfinite(entropy) else -inf)
+        self._highest_entropy = max(self._highest_entropy, entropy)
         self._highest = max(self._highest, reward)
         if reward < self._lowest:
             # Every earlier reward is above the new lowest one.
@@ -188,6 +204,13 @@ class RewardStalled(DetectorDefaults):
             remedy=GAME_REMEDY if is_game(record.values) else None,
         )
 
+    def _is_frozen(self) -> bool:
+        """Whether the entropy of the policy has never changed."""
+        lowest, highest = self._lowest_entropy, self._highest_entropy
+        return self._count >= self.points and (
+            highest > MIN_ENTROPY and highest - lowest <= FROZEN_SHARE * highest
+        )
+
     def _noise(self) -> float:
         """Standard deviation of a reward; not 0 where rewards repeat."""
         mean_change = self._change_total / max(1, self._count - 1)
@@ -227,12 +250,18 @@ class RewardStalled(DetectorDefaults):
         has_declined = best - last > margin and (best - start > margin or start - last > margin)
         before = max(best, start)
         has_declined &= before - last > MIN_DECLINE_SHARE * max(abs(before), abs(last))
-        self._is_certain = is_floored or is_unmoved
+        # A choice that is uniform at every step has learned nothing.
+        choices = exp(min(self._highest_entropy, MAX_UNIFORM_ENTROPY))
+        is_uniform = choices > 1.5 and abs(choices - round(choices)) <= FROZEN_SHARE * choices
+        is_long = is_late or self._count >= self.many
+        is_frozen = is_long and self._is_frozen() and (is_uniform or not is_learning)
+        self._is_certain = is_floored or is_unmoved or is_frozen
         lowest, highest = self._lowest, self._highest
         if are_shares_of_one(lowest, highest):
             lowest, highest = 0.0, 1.0
         is_solved = 0.0 <= highest - last < SOLVED_RANGE_SHARE * (highest - lowest)
-        if has_declined or is_solved or (not self._is_certain and last - start >= error):
+        is_moving = has_declined or (not self._is_certain and last - start >= error)
+        if is_solved or (is_moving and not is_frozen):
             self._stall_evidence = {}
             return
         self._stall_evidence = {

@@ -23,14 +23,12 @@ Defaults
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 from sentinel.detectors._training_check import Problem, ReportedCheck
 from sentinel.model.finding import Severity
 
 
-@dataclass
 class StepsSkipped(ReportedCheck):
     """Evaluates the check `scaler_steps`."""
 

@@ -7,7 +7,7 @@ Formula
                value loss: by `growth` times, and over the square of the largest reward so far, of
                texts over an eighth of it, while that reward does not grow and the explained
                variance is below 0.5 or unknown;
-               Q-values: by `growth` times, and over ten times that reward, above 1, of an episode;
+               Q-values: or over ten times that reward, above 1, of an episode, after 64 values;
                spread of the advantages: by `growth` times, relative to the largest reward
     warning  = the value loss of texts, and Q-values: single episodes of a game may have any reward
 
@@ -110,7 +110,7 @@ class ValueFit(GuardedSignals):
         self._largest_rewards = deque([0.0], maxlen=GROWTH_RECORDS)
         self._guards = [
             ("value_loss", LevelGuard(1, self.growth, 1.0, least=1e-12)),
-            ("q_value", LevelGuard(1, self.growth, MAX_RETURNS, least=1e-6)),
+            ("q_value", LevelGuard(1, self.growth, MAX_RETURNS, MAX_RETURNS, least=1e-6)),
             ("explained_variance", LevelGuard(-1, self.fall, FIT_VARIANCE)),
             ("advantage_std", LevelGuard(1, self.growth, least=1e-6)),
         ]

@@ -30,14 +30,12 @@ Defaults
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 from sentinel.detectors._training_check import Problem, ReportedCheck
 from sentinel.model.finding import Severity
 
 
-@dataclass
 class WeightsNotLoaded(ReportedCheck):
     """Evaluates the check `loaded_weights`."""
 

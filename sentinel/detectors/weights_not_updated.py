@@ -42,7 +42,6 @@ Defaults
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 from sentinel.detectors._training_check import Problem, ReportedCheck
@@ -51,7 +50,6 @@ from sentinel.model.finding import Severity
 _INITIAL = "Stop the run: its checkpoints contain the initial weights."
 
 
-@dataclass
 class WeightsNotUpdated(ReportedCheck):
     """Evaluates the check `weights`."""
 

@@ -210,3 +210,21 @@ def test_fewer_than_48_rewards_are_not_enough():
 
 def test_a_short_log_that_breaks_off_may_be_of_a_longer_run():
     assert not any(is_warning_at_the_end(noise(90, seed=seed), "unknown") for seed in range(40))
+
+
+def test_a_policy_whose_entropy_never_changes_is_a_warning_whatever_its_luck():
+    """The entropy of a uniform choice among 7 actions is ln 7."""
+    rng = Random(4)
+    lucky = [0.0] * 40 + [0.02 + 0.03 * rng.random() for _ in range(80)]
+    learning = [1.9459 - 0.004 * at for at in range(120)]
+
+    def found(entropy, reward):
+        ended = replace(event(Event.STOP, len(reward)), attributes={"outcome": "finished"})
+        records = [*steps(reward=reward, entropy=entropy), ended]
+        return first_finding(RewardStalled(), records)[1]
+
+    assert found([1.9459] * 120, lucky).severity is None
+    assert found(learning, lucky) is None
+    # A coarse entropy may stay the same for long while the reward rises.
+    rising = [0.01 * at + rng.gauss(0.0, 0.05) for at in range(120)]
+    assert found([1.38] * 120, rising) is None
