@@ -10,9 +10,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-NEW_EPISODES = 50
-"""New episodes in a mean that is compared: half of those of Baselines, Stable-Baselines3 and RLlib.
-"""
+NEW_EPISODES = 12.5
+"""New episodes in a mean that is compared: eight of them span the 100 of a mean, as that of
+Baselines, Stable-Baselines3 and RLlib."""
+
+YOUNG_EPISODES, YOUNG_NEW_EPISODES = 400, 6.0
+"""Episodes of a run up to which fewer suffice: a short run has no more."""
 
 REWARD_PATTERN = re.compile(r"(.*/)?(ep_?rew_?mean|episode_reward_mean)", re.IGNORECASE)
 LENGTH_PATTERN = re.compile(r"(.*/)?(ep_?len_?mean|episode_len_mean)", re.IGNORECASE)
@@ -27,6 +30,7 @@ class EpisodeWindow:
     _episodes: float = 0.0
     """New episodes since the last mean that was compared."""
     _last_steps: float = 0.0
+    _total: float = 0.0
 
     def update(self, logged_as: str, values: Mapping[str, float], step: int) -> bool:
         """Add a record; whether its mean is new enough, as any is that is not known to overlap."""
@@ -37,9 +41,11 @@ class EpisodeWindow:
         if length is None or not length > 0.0:
             return True
         # A step that went back is that of another attempt, or of another unit.
-        self._episodes += max(0.0, steps - self._last_steps) / length
+        added = max(0.0, steps - self._last_steps) / length
+        self._episodes, self._total = self._episodes + added, self._total + added
         self._last_steps = steps
-        if self._episodes < NEW_EPISODES:
+        is_young = self._total <= YOUNG_EPISODES
+        if self._episodes < (YOUNG_NEW_EPISODES if is_young else NEW_EPISODES):
             return False
         self._episodes = 0.0
         return True

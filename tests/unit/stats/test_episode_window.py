@@ -9,15 +9,16 @@ def accepted(count, steps_between, key="rollout/ep_rew_mean", **values):
     return [step for step in steps if window.update(key, values, step)]
 
 
-def test_a_mean_with_50_new_episodes_is_compared():
+def test_a_mean_with_enough_new_episodes_is_compared():
     found = accepted(100, 400, **{"rollout/ep_len_mean": 100.0})
 
-    assert found == list(range(5200, 40_001, 5200))
+    assert found == list(range(800, 40_001, 800))
+    assert accepted(200, 400, **{"rollout/ep_len_mean": 100.0})[50:52] == [41_600, 43_200]
 
 
 def test_the_number_of_all_steps_is_preferred_to_that_of_the_record():
     window = EpisodeWindow()
-    values = [{"ep_len_mean": 10.0, "time/total_timesteps": 200.0 * at} for at in range(1, 7)]
+    values = [{"ep_len_mean": 10.0, "time/total_timesteps": 20.0 * at} for at in range(1, 7)]
 
     assert [window.update("ep_rew_mean", each, step) for step, each in enumerate(values)] == [
         False, False, True, False, False, True,
