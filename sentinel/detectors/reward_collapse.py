@@ -22,8 +22,8 @@ Formula
     standard error is the larger of that of single rewards, with their autocorrelation, and that of
     earlier means of as many, both from falls before the last half or 64 of the rewards. Rewards
     that repeat each other count as fewer; of the means of the last 100 episodes that control
-    libraries log, each that has 12.5 new ones is evaluated, 6 in the first 400. The onset is the first of the last
-    rewards that are below the middle of both levels, but for single ones.
+    libraries log, each that has 12.5 new ones is evaluated, 6 in the first 400. The onset is the
+    first of the last rewards that are below the middle of both levels, but for single ones.
 
 Units
     The unit of `reward` is irrelevant. `errors`: standard errors of a mean. `sigmas`: standard
