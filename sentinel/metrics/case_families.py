@@ -235,10 +235,12 @@ def _text_family(
             "remedy": (message.remedy,),
             "checkpoint": (message.checkpoint,),
             "also": message.also,
-            # The alert itself links to the runbook.
+            # The alert has annotations of its own for the others.
             "link": tuple(
                 f"{link.label}: {link.url}" for link in message.links if link.label != "Runbook"
             ),
+            "runbook": tuple(link.url for link in message.links if link.label == "Runbook"),
+            "dashboard": tuple(link.url for link in message.links if link.label == "Dashboard"),
         }
         for part, texts in parts.items():
             for line, text in enumerate(filter(None, texts), start=1):

@@ -25,8 +25,11 @@ _MATCHERS = "run=%[1]q,case=%[2]q"
 """Matchers of the series of the alert's case, for printf with run and case."""
 
 
-def case_rule(runbook_url: str, causes_url: str) -> dict[str, Any]:
-    """The rule `SentinelCase`; `runbook_url` is that of the detector of the alert."""
+def case_rule(runbook_url: str) -> dict[str, Any]:
+    """The rule `SentinelCase`; `runbook_url` is used where the agent gives no address of its own.
+
+    The agent serves the runbooks, so that they are there without the internet.
+    """
     return {
         "alert": "SentinelCase",
         "expr": f"{case_state()} == 1",
@@ -40,10 +43,8 @@ def case_rule(runbook_url: str, causes_url: str) -> dict[str, Any]:
             "last_good_step": _value("last_good_step", 'printf "%.0f"'),
             "checkpoint": _first_text("checkpoint"),
             "remedy": _first_text("remedy"),
-            "runbook_url": (
-                f'{{{{ if eq $labels.cause "none" }}}}{runbook_url}'
-                f"{{{{ else }}}}{causes_url}{{{{ end }}}}"
-            ),
+            "runbook_url": _first_text("runbook", otherwise=runbook_url),
+            "dashboard_url": _first_text("dashboard"),
         },
     }
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tools.generate.case_alert import case_state, or_last
-from tools.generate.prometheus_rules import GENERATED, OneLine, yaml_text
+from tools.generate.prometheus_rules import GENERATED, OF_CASE, OneLine, runbook_url, yaml_text
 
 DATASOURCE = "sentinel-prometheus"
 FOLDER = "sentinel"
@@ -25,6 +25,7 @@ _WINDOW = OneLine({"from": 600, "to": 0})
 _TEXT_FAMILY = "sentinel_case_text_timestamp_seconds"
 _TEXTS = {
     **{part: f'part="{part}"' for part in ("title", "place", "since", "remedy", "checkpoint")},
+    **{part: f'part="{part}"' for part in ("runbook", "dashboard")},
     **{f"fact{line}": f'part="fact",line="{line}"' for line in (1, 2, 3)},
 }
 """Sentences of a case: the matchers of each query, by its name."""
@@ -56,7 +57,7 @@ def uid(alert: str) -> str:
 def _rule(rule: Mapping[str, Any]) -> dict[str, Any]:
     is_case = rule["alert"] == "SentinelCase"
     queries = {"A": rule["expr"], **(_case_queries() if is_case else {})}
-    annotations = _case_annotations(rule["annotations"]) if is_case else rule["annotations"]
+    annotations = _case_annotations() if is_case else rule["annotations"]
     is_watchdog = rule["alert"] == "SentinelWatchdog"
     # Only what fires is in the result, and its value is never negative.
     conditions = [{"evaluator": OneLine(type="gt", params=[-1])}]
@@ -105,7 +106,7 @@ def _case_queries() -> dict[str, str]:
     return {name: joined + expr for name, expr in (texts | values).items()}
 
 
-def _case_annotations(annotations: Mapping[str, str]) -> dict[str, str]:
+def _case_annotations() -> dict[str, str]:
     def text(name: str, before: str = "", otherwise: str = "") -> str:
         other = f"{{{{ else }}}}{otherwise}" if otherwise else ""
         return f"{{{{ with $values.{name}.Labels.text }}}}{before}{{{{ . }}}}{other}{{{{ end }}}}"
@@ -128,5 +129,6 @@ def _case_annotations(annotations: Mapping[str, str]) -> dict[str, str]:
         "confidence": value("confidence", "humanizePercentage"),
         "onset_step": value("onset_step", 'printf "%.0f"'),
         "last_good_step": value("last_good_step", 'printf "%.0f"'),
-        "runbook_url": annotations["runbook_url"],
+        "runbook_url": text("runbook", otherwise=runbook_url(OF_CASE)),
+        "dashboard_url": text("dashboard"),
     }

@@ -68,6 +68,12 @@ def _detector_checks(name: str, rule: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
+OF_CASE = (
+    '{{ if eq $labels.cause "none" }}{{ $labels.detector }}{{ else }}{{ $labels.cause }}{{ end }}'
+)
+"""Template of the name of the runbook of a case: that of its cause, else that of its detector."""
+
+
 def rule_groups(
     docs: Iterable[DetectorDoc], agent_alerts: Iterable[AgentAlert]
 ) -> list[dict[str, Any]]:
@@ -75,7 +81,7 @@ def rule_groups(
     return [
         {
             "name": "sentinel-cases",
-            "rules": [case_rule(runbook_url("{{ $labels.detector }}"), diagnosis_url())],
+            "rules": [case_rule(runbook_url(OF_CASE))],
         },
         {"name": "sentinel-detectors", "rules": [_detector_rule(doc) for doc in docs]},
         {"name": "sentinel-agent", "rules": [_agent_rule(alert) for alert in agent_alerts]},

@@ -99,6 +99,7 @@ def test_every_sentence_of_the_notification_is_a_label():
         ("remedy", "1"): "Go back.",
         ("checkpoint", "1"): "step 80, /runs/80",
         ("link", "1"): "Run page: http://gpu-1:13130",
+        ("runbook", "1"): "http://gpu-1:13130/runbooks/policy_collapse",
     } | {("also", str(line)): text for line, text in enumerate(message.also, start=1)}
 
 
