@@ -141,8 +141,8 @@ class PrivacySettings(BaseModel):
 class CaptureSettings(BaseModel):
     """What the ranks note beside the values of their steps.
 
-    `rows` are the indices of the data set that the batches of the last steps were drawn by, without
-    the content. They are stored with a spike, a NaN or an explosion.
+    `rows` are the indices of the rows of the batches of the last steps, without their content. They
+    are stored with a spike, a NaN or an explosion.
     """
 
     model_config = ConfigDict(

@@ -7,7 +7,7 @@ print them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -17,7 +17,6 @@ from sentinel.metrics.label import sanitize_label
 from sentinel.model.finding import Severity
 from sentinel.model.message import Message, build_message
 from sentinel.model.notification import Notification, NotificationReason
-from sentinel.stats.downsampled_history import DownsampledHistory
 
 MAX_CASES = 16
 """Number of unresolved cases that are exported: the most severe, then the newest."""
@@ -82,11 +81,11 @@ def case_families(
     build: FamilyBuilder,
     cases: Iterable[ExportedCase],
     ended_alerts: Iterable[CaseAlert],
-    step_times: DownsampledHistory,
+    time_of_step: Callable[[int], float | None],
 ) -> Iterator[Family]:
     """The families of `cases`; `ended_alerts` were exported before and do not fire any more.
 
-    `step_times` are the times of the steps of the run, in seconds since the epoch.
+    `time_of_step` returns when a step was, in seconds since the epoch, or None.
     """
     cases = list(cases)
     messages = {case.name: build_message(case.notification, None) for case in cases}
@@ -126,7 +125,7 @@ def case_families(
         {
             case.name: delay
             for case in cases
-            if (delay := _time_to_detect(case, step_times)) is not None
+            if (delay := _time_to_detect(case, time_of_step)) is not None
         },
         "case",
     )
@@ -172,8 +171,10 @@ def _exported_case(alerts: AlertState, notification: Notification, now: float) -
     )
 
 
-def _time_to_detect(case: ExportedCase, step_times: DownsampledHistory) -> float | None:
-    onset_time = step_times.value_at(case.notification.onset_step)
+def _time_to_detect(
+    case: ExportedCase, time_of_step: Callable[[int], float | None]
+) -> float | None:
+    onset_time = time_of_step(case.notification.onset_step)
     first_alert = min(each.opened_time for each in case.notification.incidents)
     return None if onset_time is None else max(0.0, first_alert - onset_time)
 
@@ -249,7 +250,8 @@ def _text_family(
     return build.gauge(
         "sentinel_case_text_timestamp_seconds",
         "Time at which this sentence of the case was written: its title, name, place, cause, "
-        "onset (since), facts, remedy, checkpoint, other incidents (also) and links.",
+        "onset (since), facts, remedy, checkpoint, other incidents (also), "
+        "links, and the addresses of runbook and dashboard.",
         written,
         "case",
         "part",

@@ -76,7 +76,7 @@ class RunCollector(Collector):
             # again: the rules use the last values of a killed agent.
             ended = [alert for alert in exported.values() if alert not in firing]
         build = FamilyBuilder(sanitize_label(run_state.run))
-        yield from case_families(build, shown, ended, run_state.step_times)
+        yield from case_families(build, shown, ended, run_state.time_of_step)
 
     def _delivery_family(self, run: str) -> Family:
         counts = {

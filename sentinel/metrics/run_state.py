@@ -68,6 +68,8 @@ class RunState:
     step_count: int = 0
     checkpoint_count: int = 0
     last_step_time: float = nan
+    newest_step: int = 0
+    """The last step as records number it; `step` is that of the trainer."""
     step_times: DownsampledHistory = field(default_factory=DownsampledHistory)
     """Times of steps of the newest course of the run."""
     last_checkpoint_time: float = nan
@@ -121,6 +123,15 @@ class RunState:
         )
         copied.rank_selection = self.rank_selection.copy(self.alerts.incident_ranks())
         return copied
+
+    def time_of_step(self, step: int) -> float | None:
+        """When that step was, in seconds since the epoch; None before the first that was seen."""
+        known = self.step_times
+        if not known.steps or not known.steps[-1] < step <= self.newest_step:
+            return known.value_at(step)
+        # The last points are far apart in a long run.
+        share = (step - known.steps[-1]) / (self.newest_step - known.steps[-1])
+        return known.values[-1] * (1 - share) + self.last_step_time * share
 
     def update(self, record: Record) -> None:
         """Apply a record of the run or of one rank."""
@@ -195,7 +206,7 @@ class RunState:
         self.step = int(global_step) if isfinite(global_step) else record.step
         if record.event is Event.STEP:
             self.step_count += 1
-            self.last_step_time = record.time
+            self.last_step_time, self.newest_step = record.time, record.step
             # A run that continues from a checkpoint takes steps again.
             self.step_times.discard_from(record.step)
             self.step_times.add(record.step, record.time)

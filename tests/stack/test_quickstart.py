@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
 
 PAGE = Path(__file__).parents[2] / "docs" / "quickstart.md"
 INSTALLED = (
-    "sudo apt-get install prometheus prometheus-alertmanager",
+    "sudo apt-get install python3-venv prometheus prometheus-alertmanager",
     "sudo systemctl stop prometheus prometheus-alertmanager",
     "python3 -m venv env && . env/bin/activate",
     "pip install train-sentinel",

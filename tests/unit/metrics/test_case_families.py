@@ -213,6 +213,18 @@ def test_the_time_to_detect_is_from_the_onset_to_the_first_alert_of_the_case():
     assert of_metric(samples(exposition), "time_to_detect_seconds") == {(CASE,): 28.0}
 
 
+def test_the_time_of_an_onset_in_a_long_run_is_not_that_of_a_step_long_before_it():
+    count = 5000
+    steps = [
+        replace_time(step_result(step=step), NOW - 2.0 * (count - step))
+        for step in range(1, count + 1)
+    ]
+    found = replace(DIAGNOSIS, onset_step=count - 1)
+    exposition = make_exposition(*steps, case(seconds=3.0, diagnosis=found))
+
+    assert of_metric(samples(exposition), "time_to_detect_seconds") == {(CASE,): 5.0}
+
+
 def test_an_onset_before_the_first_step_that_the_agent_saw_has_no_time_to_detect():
     exposition = make_exposition(replace_time(step_result(step=95), NOW), case(diagnosis=DIAGNOSIS))
 
