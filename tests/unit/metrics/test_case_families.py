@@ -14,6 +14,7 @@ from support.results import (
 
 from sentinel.metrics.case_families import CAUSE_HOLD_SECONDS, MAX_CASES, MAX_TEXT_BYTES
 from sentinel.metrics.collector import MAX_ENDED_ALERTS
+from sentinel.metrics.run_state import RunState
 from sentinel.model.finding import Finding, Severity
 from sentinel.model.incident import IncidentState, RunTier
 from sentinel.model.message import build_message
@@ -213,16 +214,13 @@ def test_the_time_to_detect_is_from_the_onset_to_the_first_alert_of_the_case():
     assert of_metric(samples(exposition), "time_to_detect_seconds") == {(CASE,): 28.0}
 
 
-def test_the_time_of_an_onset_in_a_long_run_is_not_that_of_a_step_long_before_it():
-    count = 5000
-    steps = [
-        replace_time(step_result(step=step), NOW - 2.0 * (count - step))
-        for step in range(1, count + 1)
-    ]
-    found = replace(DIAGNOSIS, onset_step=count - 1)
-    exposition = make_exposition(*steps, case(seconds=3.0, diagnosis=found))
+def test_the_time_of_a_step_in_a_long_run_is_not_that_of_one_long_before_it():
+    state = RunState(RUN)
+    for step in range(1, 5001):
+        state.update(replace_time(step_result(step=step), NOW + 2.0 * step).record)
 
-    assert of_metric(samples(exposition), "time_to_detect_seconds") == {(CASE,): 5.0}
+    assert state.time_of_step(4999) == NOW + 2.0 * 4999
+    assert state.time_of_step(5001) == state.step_times.values[-1]
 
 
 def test_an_onset_before_the_first_step_that_the_agent_saw_has_no_time_to_detect():
