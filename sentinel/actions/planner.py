@@ -159,7 +159,10 @@ class ActionPlanner:
         self._step_rate.update(_fastest_header(readers))
         if self._is_unsent and self._latest_command is not None:
             self._is_unsent = False
-            self._write_command(self._latest_command, readers)
+            try:
+                self._write_command(self._latest_command, readers)
+            except CommandImpossibleError as error:
+                log.warning("No command can be sent to the run, because %s", error)
 
     def announced_command(self) -> Command | None:
         """The command for the agents of other nodes, until it is over."""
@@ -177,9 +180,12 @@ class ActionPlanner:
             return
         readers = self._active_readers()
         if readers:
-            self._received_number = command.number
             attempt = _fastest_header(readers).identity.attempt
-            self._write_command(PlannedCommand(command, attempt, command.due_step_index), readers)
+            planned = PlannedCommand(command, attempt, command.due_step_index)
+            # It is announced again, and the ranks may not have made their page yet.
+            with suppress(CommandImpossibleError):
+                self._write_command(planned, readers)
+                self._received_number = command.number
 
     def _publish_incidents(self, firing: int, readers: list[RingReader]) -> None:
         """Write the number of firing incidents to the command pages, if it is not there."""
@@ -244,7 +250,9 @@ class ActionPlanner:
             return
         self._data_version, self._is_request_waiting = version, False
         requests = commands.waiting_requests(self.connection, self._known_row)
-        if requests and not self._is_speed_measured():
+        if not requests:
+            self._measuring_since = None
+        elif not self._is_speed_measured():
             self._is_request_waiting = True
             return
         for request in requests:
@@ -330,19 +338,17 @@ class ActionPlanner:
             raise CommandImpossibleError("it has not completed a step")
 
     def _write_command(self, planned: PlannedCommand, readers: list[RingReader]) -> None:
+        """Write it to the page of these ranks, unless it is late. Raises CommandImpossibleError."""
         fastest = _fastest_header(readers)
         if fastest.identity.attempt != planned.attempt:
             return
-        try:
-            with _open_shared_page(readers) as page:
-                if page.latest_number >= planned.command.number:
-                    return
-                if fastest.last_step_index >= planned.command.due_step_index:
-                    log.warning("Command dropped: the run has passed step %d", planned.step)
-                    return
-                page.write(planned.command)
-        except CommandImpossibleError as error:
-            log.warning("No command can be sent to the run, because %s", error)
+        with _open_shared_page(readers) as page:
+            if page.latest_number >= planned.command.number:
+                return
+            if fastest.last_step_index >= planned.command.due_step_index:
+                log.warning("Command dropped: the run has passed step %d", planned.step)
+                return
+            page.write(planned.command)
 
     def _active_readers(self) -> list[RingReader]:
         """Readers of the ranks of the newest attempt that are still training."""

@@ -95,6 +95,8 @@ class DrawnRows:
 
     def on_draw(self, iterator: Any, index: Any) -> None:
         """An iterator of a DataLoader drew the index, or the indices, of a batch."""
+        if self.is_off:
+            return
         try:
             number = getattr(iterator, "_send_idx", 0)
             drawn = getattr(iterator, _DRAWN, None)
@@ -115,6 +117,8 @@ class DrawnRows:
 
     def on_batch(self, iterator: Any, is_training_thread: bool) -> None:
         """An iterator gives a batch."""
+        if self.is_off:
+            return
         try:
             rows, size = _pop_drawn(iterator)
             if not is_training_thread:
@@ -195,7 +199,7 @@ class DrawnRows:
             if (self._batches or self._step_gap) and not self.is_off:
                 self._write(clock)
         except OSError:
-            # There is no space for the page.
+            # There is no space for the page, or a file in its place.
             self.close()
         except Exception as error:
             self.disable(error)
@@ -248,14 +252,15 @@ class DrawnRows:
         """The first rows of a batch as int64, empty if they are no integers; and their number."""
         kind = type(index)
         if kind is not list and kind is not tuple:
+            if _is_on_device(index):
+                return b"", index.numel()
             try:
                 index = index.tolist() if hasattr(index, "tolist") else as_index(index)
             except TypeError:
                 return b"", 1
             index = index if type(index) is list else [index]
         count = len(index)
-        if not count or getattr(index[0], "is_cuda", False):
-            # To read one of a device waits for it.
+        if not count or _is_on_device(index[0]):
             return b"", count
         try:
             rows = struct.pack(f"{min(count, MAX_ROWS)}q", *index[:MAX_ROWS])
@@ -300,6 +305,11 @@ class DrawnRows:
         self._is_copying = self._device_copies.start_vector(vector, deliver) or self._is_copying
 
 
+def _is_on_device(index: Any) -> bool:
+    """Whether to read an index waits for a device."""
+    return not getattr(index, "is_cpu", True)
+
+
 def losses_by_row(root: Any, rows: int) -> Any:
     """The mean negative log-likelihood of each row, as a detached float32 vector; None if unknown.
 
@@ -318,7 +328,8 @@ def losses_by_row(root: Any, rows: int) -> Any:
     if scores.dim() < 2 or (len(target) != rows and _first_size(node) != rows):
         return None
     is_counted = target != _signed(node._saved_ignore_index)  # noqa: SLF001
-    chosen = scores.gather(1, target.clamp(min=0).unsqueeze(1)).squeeze(1)
+    # An ignored target may be no class: on a GPU, reading beyond them would end the training.
+    chosen = scores.gather(1, target.where(is_counted, 0).unsqueeze(1)).squeeze(1)
     losses = chosen.neg().where(is_counted, 0.0).reshape(rows, -1).float()
     return losses.sum(1) / is_counted.reshape(rows, -1).sum(1).clamp(min=1)
 

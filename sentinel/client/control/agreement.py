@@ -103,8 +103,8 @@ class StoreAgreement:
             try:
                 self._store = self._store or _connect()
                 results.append(operation(self._store))
-            except (RuntimeError, ValueError, OSError):
-                # The store is gone, or there is none.
+            except (RuntimeError, ValueError, OSError, AttributeError, TypeError):
+                # The store is gone, there is none, or this torch has another one.
                 pass
 
         thread = threading.Thread(target=run, name="sentinel-agreement", daemon=True)
@@ -114,9 +114,9 @@ class StoreAgreement:
 
 
 def _connect() -> Any:
-    """A connection to the store of the process group, its own where this torch can clone one."""
+    """A connection of its own to the store of the process group, which takes torch 2.8 or newer."""
     group = process_group()
     if group is None:
         raise ValueError("no process group")
-    store = default_store(group)
-    return store.clone() if hasattr(store, "clone") else store
+    # Not the store of the training: a call that hangs would hold its lock.
+    return default_store(group).clone()

@@ -3,6 +3,8 @@
 import os
 import pickle
 import threading
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,6 +19,7 @@ from torch.utils.data import (
     SequentialSampler,
 )
 
+from sentinel.client.capture import drawn_rows
 from sentinel.client.capture.drawn_rows import losses_by_row
 from sentinel.client.session import current_session
 from sentinel.transport.command_page import CommandPage, command_page_path
@@ -296,3 +299,40 @@ def test_losses_on_a_device_are_written_once_they_arrive(monkeypatch):
         assert before == ()
         assert len(after) == 6
         assert min(after) >= 0.0
+
+
+@pytest.mark.parametrize("ignored", [-100, 255])
+def test_an_ignored_target_may_be_no_class(ignored):
+    """In segmentation it is mostly 255. To read beyond the classes would end a GPU training."""
+    scores = torch.randn(2, CLASSES, 4, 4, requires_grad=True)
+    target = torch.randint(CLASSES, (2, 4, 4))
+    target[0, 0, 0] = ignored
+    losses = losses_by_row(cross_entropy(scores, target, ignore_index=ignored), 2)
+    expected = [
+        cross_entropy(each[None], labels[None], ignore_index=ignored).item()
+        for each, labels in zip(scores, target, strict=True)
+    ]
+
+    assert losses.tolist() == pytest.approx(expected)
+
+
+def test_a_sampler_on_a_device_is_not_waited_for():
+    """A tensor of the device meta has no values to read."""
+    rows = drawn_rows.DrawnRows(Path("0-0.ring"), None, None, None, fail)
+    for index in (torch.arange(4, device="meta"), [*torch.arange(4, device="meta")]):
+        iterator = SimpleNamespace()
+        rows.on_draw(iterator, index)
+        assert drawn_rows._pop_drawn(iterator) == (b"", 4)
+
+
+def test_rows_that_are_switched_off_cost_nothing_further():
+    rows = drawn_rows.DrawnRows(Path("0-0.ring"), None, None, None, fail)
+    rows.close()
+    iterator = SimpleNamespace()
+    rows.on_draw(iterator, [1, 2])
+    rows.on_batch(iterator, True)
+    assert not vars(iterator)
+
+
+def fail(error):
+    raise error

@@ -280,6 +280,16 @@ def test_an_announced_command_is_written_once(make_node):
     assert node.read_commands() == command, "the run has passed that step"
 
 
+def test_an_announced_command_waits_for_the_page_of_the_ranks(make_node):
+    node = make_node(ranks=2, world=4, has_page=False)
+    node.run(20, seconds=20)
+    command = Command(7, 20, 30, frozenset({"stop"}), "run/nan_or_inf#1")
+    node.planner.receive(command)
+    open_or_create(node.page).close()
+    node.planner.receive(command)
+    assert node.read_commands() == command
+
+
 @pytest.mark.parametrize(
     "change", [{"number": -1}, {"number": 1 << 63}, {"number": "1"}, {"due_step_index": True}]
 )
