@@ -17,6 +17,10 @@ Baselines, Stable-Baselines3 and RLlib."""
 YOUNG_EPISODES, YOUNG_NEW_EPISODES = 400, 6.0
 """Episodes of a run up to which fewer suffice: a short run has no more."""
 
+MIN_STEPS = 16
+"""Steps between two means: fewer are those of the optimizer or of iterations, which do not count
+episodes."""
+
 REWARD_PATTERN = re.compile(r"(.*/)?(ep_?rew_?mean|episode_reward_mean)", re.IGNORECASE)
 LENGTH_PATTERN = re.compile(r"(.*/)?(ep_?len_?mean|episode_len_mean)", re.IGNORECASE)
 STEPS_PATTERN = re.compile(r"(.*/)?(total_timesteps|timesteps_total)", re.IGNORECASE)
@@ -36,10 +40,14 @@ class EpisodeWindow:
         """Add a record; whether its mean is new enough, as any is that is not known to overlap."""
         if not REWARD_PATTERN.fullmatch(logged_as):
             return True
-        length = _value(values, LENGTH_PATTERN)
-        steps = _value(values, STEPS_PATTERN) or float(step)
+        length, steps = _value(values, LENGTH_PATTERN), _value(values, STEPS_PATTERN)
         if length is None or not length > 0.0:
             return True
+        if steps is None:
+            steps = float(step)
+            if 0.0 <= steps - self._last_steps < MIN_STEPS:
+                self._last_steps = steps
+                return True
         # A step that went back is that of another attempt, or of another unit.
         added = max(0.0, steps - self._last_steps) / length
         self._episodes, self._total = self._episodes + added, self._total + added

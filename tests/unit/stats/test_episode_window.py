@@ -29,3 +29,9 @@ def test_other_rewards_and_means_of_unknown_length_are_all_compared():
     assert len(accepted(10, 1, key="objective/scores", ep_len_mean=100.0)) == 10
     assert len(accepted(10, 1)) == 10
     assert len(accepted(10, 1, ep_len_mean=0.0)) == 10
+
+
+def test_steps_that_count_iterations_do_not_count_episodes():
+    window = EpisodeWindow()
+    values = {"ep_len_mean": 200.0}
+    assert all(window.update("ep_rew_mean", values, step) for step in range(1, 50))
