@@ -45,7 +45,7 @@ from dataclasses import dataclass
 from sentinel.model.finding import Clear, DetectorOutput, Finding, Severity
 from sentinel.model.quantity_text import distinct_texts
 from sentinel.model.record import Record
-from sentinel.signals.key_assignment import has_action_entropy
+from sentinel.signals.key_assignment import is_action_entropy
 from sentinel.stats.level_departure import LevelDeparture
 from sentinel.stats.level_shift import LevelShift
 from sentinel.stats.policy_entropy import PolicyEntropy
@@ -82,10 +82,9 @@ class EntropyCollapse:
 
     def update(self, record: Record, baselines: SharedBaselines) -> DetectorOutput:
         """Evaluate one entropy."""
-        spread = record.values.get("action_std")
-        entropy = self._entropy.read(
-            record.values["entropy"], spread, is_of_actions=has_action_entropy(record)
-        )
+        spread, keys = record.values.get("action_std"), record.attributes
+        is_of_actions = is_action_entropy(keys.get("entropy", ""), keys.get("reward", ""))
+        entropy = self._entropy.read(record.values["entropy"], spread, is_of_actions=is_of_actions)
         departure, shift = self._departure, self._shift
         if entropy is None or not (spread is not None or departure.add(entropy, baselines)):
             return None

@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from sentinel.model.finding import CLEAR, DetectorOutput, Finding, Severity
 from sentinel.model.quantity_text import distinct_texts
 from sentinel.model.record import Record
-from sentinel.signals.key_assignment import has_action_entropy
+from sentinel.signals.key_assignment import is_action_entropy
 from sentinel.stats.level_shift import LevelShift
 from sentinel.stats.policy_entropy import PolicyEntropy
 
@@ -67,10 +67,9 @@ class EntropyExplosion:
 
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one entropy."""
-        spread = record.values.get("action_std")
-        entropy = self._entropy.read(
-            record.values["entropy"], spread, is_of_actions=has_action_entropy(record)
-        )
+        spread, keys = record.values.get("action_std"), record.attributes
+        is_of_actions = is_action_entropy(keys.get("entropy", ""), keys.get("reward", ""))
+        entropy = self._entropy.read(record.values["entropy"], spread, is_of_actions=is_of_actions)
         if entropy is None or not self._entropy.is_judged:
             return None
         shift = self._shift

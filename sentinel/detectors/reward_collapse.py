@@ -62,7 +62,7 @@ from sentinel.model.finding import CLEAR, DetectorDefaults, DetectorOutput, Find
 from sentinel.model.quantity_text import distinct_texts
 from sentinel.model.record import Record
 from sentinel.stats.block_means import linear_fall
-from sentinel.stats.episode_window import EpisodeWindow
+from sentinel.stats.episode_window import EpisodeWindow, is_episode_mean
 from sentinel.stats.mean_drawdown import RECENT_VALUES, SCALES, START_VALUES, Fall, MeanDrawdown
 from sentinel.stats.mean_fall import MeanFall, find_fall
 from sentinel.stats.neighbour_correlation import neighbour_correlation
@@ -151,9 +151,10 @@ class RewardCollapse(DetectorDefaults):
     def update(self, record: Record) -> DetectorOutput:
         """Evaluate one reward."""
         reward = record.values["reward"]
-        logged_as = record.attributes.get("reward", "")
-        if not (
-            abs(reward) < MAX_REWARD and self._window.update(logged_as, record.values, record.step)
+        if not abs(reward) < MAX_REWARD:
+            return None
+        if is_episode_mean(record.attributes.get("reward", "")) and not self._window.update(
+            record.values, record.step
         ):
             return None
         drawdown = self._drawdown

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
-from sentinel.model.record import Record
 from sentinel.signals.catalogue import SIGNALS, normalize_key
 from sentinel.signals.key_map import KeyMap, KeyMapping, displaced_mapping
 from sentinel.signals.key_words import COMPONENT, InferredSignal, infer_signal, nearest_signal
@@ -78,11 +78,11 @@ def is_game(names: Iterable[str]) -> bool:
     return not is_text and any(map(_EPISODE_PATTERN.search, known))
 
 
-def has_action_entropy(record: Record) -> bool:
-    """Whether the entropy of a record is that of a policy of a control task, by the logged keys."""
-    logged_as = record.attributes
-    return normalize_key(logged_as.get("entropy", "")) in _ACTION_ENTROPY_KEYS or bool(
-        _EPISODE_REWARD_PATTERN.fullmatch(logged_as.get("reward", ""))
+@lru_cache
+def is_action_entropy(entropy_key: str, reward_key: str) -> bool:
+    """Whether an entropy is that of a policy of a control task, by the keys that are logged."""
+    return normalize_key(entropy_key) in _ACTION_ENTROPY_KEYS or bool(
+        _EPISODE_REWARD_PATTERN.fullmatch(reward_key)
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 NEW_EPISODES = 12.5
 """New episodes in a mean that is compared: eight of them span the 100 of a mean, as that of
@@ -27,6 +28,12 @@ STEPS_PATTERN = re.compile(r"(.*/)?(total_timesteps|timesteps_total)", re.IGNORE
 """Names of the mean reward and length of the last episodes, and of the number of all steps."""
 
 
+@lru_cache
+def is_episode_mean(reward_key: str) -> bool:
+    """Whether the reward is the mean of the last episodes, by the key that is logged."""
+    return bool(REWARD_PATTERN.fullmatch(reward_key))
+
+
 @dataclass(slots=True)
 class EpisodeWindow:
     """Counts the episodes between means, by their mean length and the steps."""
@@ -36,10 +43,8 @@ class EpisodeWindow:
     _last_steps: float = 0.0
     _total: float = 0.0
 
-    def update(self, logged_as: str, values: Mapping[str, float], step: int) -> bool:
+    def update(self, values: Mapping[str, float], step: int) -> bool:
         """Add a record; whether its mean is new enough, as any is that is not known to overlap."""
-        if not REWARD_PATTERN.fullmatch(logged_as):
-            return True
         length, steps = _value(values, LENGTH_PATTERN), _value(values, STEPS_PATTERN)
         if length is None or not length > 0.0:
             return True

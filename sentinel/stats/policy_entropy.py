@@ -31,6 +31,8 @@ class PolicyEntropy:
     """Whether the entropy is known to be that of a discrete distribution, unless it is negative."""
     is_spread: bool = False
     """Whether the last value was a spread of continuous actions, which has a zero."""
+    is_judged: bool = True
+    """Whether the last value has a zero, and so a ratio to its start."""
     count: int = 0
     _highest: float = 0.0
     _settled_count: int = 0
@@ -44,6 +46,7 @@ class PolicyEntropy:
         `is_of_actions` is whether a policy of a control task has that entropy.
         """
         self.is_spread = spread is not None
+        self.is_judged = self.is_spread or self.is_discrete
         if spread is not None:
             return max(spread, MIN_ENTROPY) if isfinite(spread) else None
         if not isfinite(entropy):
@@ -52,7 +55,7 @@ class PolicyEntropy:
             self._highest = max(self._highest, entropy)
             is_settled = 0.0 <= entropy <= SETTLED_SHARE * self._highest
             self._settled_count = self._settled_count + 1 if is_settled else 0
-            self.is_discrete = self._settled_count >= SETTLED_VALUES
+            self.is_discrete = self.is_judged = self._settled_count >= SETTLED_VALUES
         self.count += 1
         if entropy < 0.0:
             self.negative_count += 1
@@ -61,11 +64,6 @@ class PolicyEntropy:
             return None
         is_continuous = 2 * self.negative_count >= self.count
         return None if is_continuous else max(entropy, MIN_ENTROPY)
-
-    @property
-    def is_judged(self) -> bool:
-        """Whether the value that was read has a zero, and so a ratio to its start."""
-        return self.is_discrete or self.is_spread
 
     @property
     def description(self) -> tuple[str, str, str]:

@@ -205,10 +205,10 @@ def migrate_to_feedback(connection: sqlite3.Connection) -> None:
 
 
 _DRAWN_ROWS_SQL = """
-create table drawn_rows(
+create table if not exists drawn_rows(
     id integer primary key, incident text not null, rank integer not null, step integer not null,
     drawn integer not null, indices blob not null, losses blob not null, gap text not null);
-create index drawn_rows_by_incident on drawn_rows(incident)
+create index if not exists drawn_rows_by_incident on drawn_rows(incident)
 """
 
 

@@ -56,6 +56,7 @@ SMALLEST = {
     "gpu": "--dry --blocks 1 --steps 1",
     "gradient_flow": "--pairs 1 --width 16",
     "head": "--sizes 16x8 32x8 64x8 64x4 --steps 1",
+    "healthy_trainings": "--only twin_zero_grad_missing --jobs 1",
     "hostile_calls": "--calls 200 --threads 2",
     "importance": "--part truth --functions additive --sets 1 --sizes 20",
     "kills": "--writers 2 --trainers 1 --agents 1",
@@ -158,4 +159,4 @@ def test_a_silent_error_is_named_and_its_healthy_twin_is_not(runs):
 
 
 def test_a_corrupted_replica_is_found(runs):
-    assert "| in one process | 2 | 2 | 2 |" in runs["corrupted_replicas"][1]
+    assert "| DistributedDataParallel | 2 | 2 | 2 |" in runs["corrupted_replicas"][1]

@@ -21,6 +21,7 @@ EVERYTHING = (
     "vmalert",
     "munge",
     "sbatch",
+    "systemd-analyze",
     "chromium-headless-shell",
     "openssl",
 )
@@ -101,7 +102,9 @@ def test_root_installs_what_is_missing_and_no_service_starts(machine):
     assert (first, second, third) == ("policy 101",) * 3
     assert update.endswith("update")
     packages = "make gcc libc6-dev prometheus prometheus-alertmanager"
-    packages += " victoria-metrics munge slurm-wlm chromium-headless-shell fonts-dejavu-core"
+    packages += (
+        " victoria-metrics munge slurm-wlm systemd chromium-headless-shell fonts-dejavu-core"
+    )
     assert download.endswith(f"--download-only {packages}")
     assert install.endswith(f"--no-download {packages}")
     assert not machine.policy.exists()

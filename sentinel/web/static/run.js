@@ -122,7 +122,9 @@ export function startPage(extraSections = []) {
     loader.element.hidden = true;
     header.update(run);
     page.toolbar.update(run);
-    setAttributes(dashboard, { hidden: !run.dashboard_url, href: run.dashboard_url || null });
+    // Any other address could be a script.
+    const dashboardUrl = /^https?:\/\//.test(run.dashboard_url) ? run.dashboard_url : null;
+    setAttributes(dashboard, { hidden: !dashboardUrl, href: dashboardUrl });
     frame.update(run);
     openLinkedPlace();
   };

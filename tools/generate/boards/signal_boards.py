@@ -48,6 +48,7 @@ RL_ROWS: Mapping[str, Sequence[str]] = {
         *("value_loss", "explained_variance", "value_clip_fraction", "critic_grad_norm"),
         "reward_total",
     ),
+    "Continuous actions and Q-values: control": ("action_std", "q_value"),
     "Pairs of answers: DPO and reward models": (
         *("preference_accuracy", "reward_margin", "reward_chosen", "reward_rejected"),
     ),
