@@ -548,12 +548,12 @@ def _other_exporters(minute: int) -> Iterator[str]:
     """The exporters of DCGM and of the node, also of a node without a run; an agent is down."""
     yield f"up{{{_target_labels('a100-east', 'east-09:13121')}}} 0"
     random = np.random.default_rng(minute)
-    for node in (*MAIN_RUN.nodes, "west-99"):
+    for number, node in enumerate((*MAIN_RUN.nodes, "west-99")):
         cluster = f'cluster="{MAIN_RUN.cluster}"'
         host = f'{cluster},instance="{node}:9100",job="node"'
         yield f'node_uname_info{{{host},nodename="{node}"}} 1'
         for name, rate in NODE_COUNTERS.items():
-            yield f"node_{name}_total{{{host}}} {60 * rate * minute}"
+            yield f"node_{name}_total{{{host}}} {60 * rate * minute * (1 + 0.02 * number)}"
         for index in range(GPUS_PER_NODE):
             gpu = f'UUID="GPU-{node}-{index}",gpu="{index}",Hostname="{node}"'
             labels = f'{cluster},instance="{node}:9400",job="dcgm",{gpu}'

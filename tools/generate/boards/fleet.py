@@ -165,7 +165,7 @@ def _health_panel() -> Any:
 
     worst = f"2 * ({firing('critical')} == 1) or ({firing('warning')} == 1)"
     query = PanelQuery(
-        f"{worst} or 0 * max by (cluster, run) (sentinel_alert_firing{RUNS})", "{{run}}"
+        f"{worst} or 0 * max by (cluster, run) (sentinel_alert_firing{RUNS})", "{{run}} {{cluster}}"
     )
     states = {0: ("healthy", GOOD), 1: ("warning", WARN), 2: ("critical", BAD)}
     panel = state_timeline_panel(options, query, states)
@@ -195,7 +195,7 @@ def _course_panels() -> Iterator[Any]:
     yield lines_panel(
         "Goodput",
         "Share of productive time. A run at 0 starts, stalls or is down.",
-        PanelQuery(goodput(MATCHER, "$__rate_interval"), "{{run}}"),
+        PanelQuery(goodput(MATCHER, "$__rate_interval"), "{{run}} {{cluster}}"),
         unit="percentunit",
         width=12,
     )
@@ -213,18 +213,18 @@ def _course_panels() -> Iterator[Any]:
     yield lines_panel(
         "Steps per minute",
         "Zero during an evaluation or a save.",
-        PanelQuery(_steps_per_minute(), "{{run}}"),
+        PanelQuery(_steps_per_minute(), "{{run}} {{cluster}}"),
         unit="cpm",
     )
     yield lines_panel(
         "Notifications",
         "Accepted by receivers. Alerts that come and go need another threshold.",
-        PanelQuery(notifications(MATCHER, "$__rate_interval"), "{{run}}"),
+        PanelQuery(notifications(MATCHER, "$__rate_interval"), "{{run}} {{cluster}}"),
     )
     yield lines_panel(
         "Overhead of sentinel",
         "Time that the client takes of each step of a rank.",
-        PanelQuery(overhead_per_step(MATCHER, "$__rate_interval"), "{{run}}"),
+        PanelQuery(overhead_per_step(MATCHER, "$__rate_interval"), "{{run}} {{cluster}}"),
         unit="s",
     )
 

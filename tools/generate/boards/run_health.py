@@ -40,7 +40,7 @@ from tools.generate.panels import (
     table_panel,
 )
 from tools.generate.prometheus_rules import diagnosis_url, runbook_url
-from tools.generate.recording_rules import goodput
+from tools.generate.recording_rules import firing_alerts, goodput
 
 TOP_SIGNALS = ("kl_ref", "reward", "loss", "grad_norm", "step_time", "global_step")
 
@@ -84,8 +84,8 @@ def _stat_panels() -> Iterator[Any]:
     )
     yield small_stat_panel(
         "Alerts firing",
-        "They are named in the panel Detectors.",
-        f"sum(max by (detector, severity) (sentinel_alert_firing{RUN}))",
+        "Warning and critical alerts; the panel Detectors names them.",
+        firing_alerts(RUN_MATCHERS),
         colours={0: GOOD, 1: BAD},
     ).span(2)
     for name in ("kl_ref", "reward"):

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from tools.generate.boards.shared_panels import (
+    AVERAGE,
     CLUSTER,
     CLUSTER_VARIABLE,
     RUN,
     RUN_MATCHERS,
     RUN_VARIABLE,
+    extremes,
     lines_panel,
     of_all_nodes,
     run_board,
@@ -125,29 +127,45 @@ def _overhead_panels() -> Iterator[Any]:
     )
     means = PanelQuery(f"avg({share})", "mean"), PanelQuery(f"max({share})", "highest rank")
     yield time_series_panel(options, means)
+    loop, measured = "sentinel_agent_loop_seconds", "sentinel_machine_sample_timestamp_seconds"
     yield lines_panel(
         "Agent loop",
         "Time since the last turn of the main loop. A turn takes about 0.1 s.",
-        PanelQuery(of_all_nodes("sentinel_agent_loop_seconds"), "{{instance}}"),
+        _extreme_agents(of_all_nodes(loop), of_all_nodes(loop, AVERAGE)),
         unit="s",
+    )
+    duration, samples = (
+        f'scrape_{name}{{{CLUSTER},job="sentinel"}}'
+        for name in ("duration_seconds", "samples_scraped")
     )
     yield lines_panel(
         "Scrape time",
         "How long Prometheus takes to read each agent.",
-        PanelQuery(f'scrape_duration_seconds{{{CLUSTER},job="sentinel"}}', "{{instance}}"),
+        _extreme_agents(duration, AVERAGE.format(duration)),
         unit="s",
     )
     yield lines_panel(
         "Series",
         "Samples of each scrape of an agent.",
-        PanelQuery(f'scrape_samples_scraped{{{CLUSTER},job="sentinel"}}', "{{instance}}"),
+        _extreme_agents(samples, AVERAGE.format(samples)),
     )
     yield lines_panel(
         "Age of hardware measurements",
         "Time since the last measurement of each part. One that grows has stopped.",
-        PanelQuery(f"time() - sentinel_machine_sample_timestamp_seconds{RUN}", "{{part}}"),
+        PanelQuery(
+            extremes(
+                f"time() - ({of_all_nodes(measured)})",
+                of_all_nodes(measured, AVERAGE),
+                "cluster, instance, part",
+            ),
+            "{{instance}} {{part}}",
+        ),
         unit="s",
     )
+
+
+def _extreme_agents(expr: str, ranked: str) -> PanelQuery:
+    return PanelQuery(extremes(expr, ranked, "cluster, instance"), "{{instance}}")
 
 
 def _error_panels() -> Iterator[Any]:

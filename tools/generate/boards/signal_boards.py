@@ -135,7 +135,7 @@ def _settings_panel() -> Any:
     setting = PanelQuery(f"max by (name) (sentinel_run_setting{{{RUN_MATCHERS},{names}}})")
     options = PanelOptions(
         "Settings",
-        "Settings of the run whose names speak of KL, clipping, reward or sampling. "
+        "Settings of the run whose names contain KL, clipping, reward or sampling. "
         "Metric: sentinel_run_setting",
         unit="none",
         width=8,

@@ -39,7 +39,8 @@ _DCGM_TEXT = (
 _NODE_TEXT = (
     "Needs [node_exporter](https://github.com/prometheus/node_exporter) on the nodes, scraped by "
     "the same Prometheus. `nodename` of `node_uname_info` is joined with `node` of "
-    "`sentinel_gpu_info`: a node of the run without a GPU is not shown."
+    "`sentinel_gpu_info`: a node of the run without a GPU is not shown. In Kubernetes the row is "
+    "empty: there `node` is the name of the Pod."
 )
 
 
@@ -78,6 +79,7 @@ def _gpu_panels() -> Iterator[Any]:
         {name: name.upper() if name in ("gpu", "uuid") else name.capitalize() for name in labels},
     )
     up = of_all_nodes("sentinel_gpu_up")
+    lost = f'label_replace(({up}) == 0, "part", " GPU $1", "gpu", "(.+)")'
     yield state_timeline_panel(
         PanelOptions(
             "GPUs that answer",
@@ -85,7 +87,7 @@ def _gpu_panels() -> Iterator[Any]:
             "Metric: sentinel_gpu_up",
             width=8,
         ),
-        PanelQuery(f"min by (cluster, instance) ({up}) or ({up}) == 0", "{{instance}} GPU {{gpu}}"),
+        PanelQuery(f"min by (cluster, instance) ({up}) or {lost}", "{{instance}}{{part}}"),
         {0: ("lost", BAD), 1: ("up", GOOD)},
     )
     yield state_timeline_panel(
@@ -144,24 +146,23 @@ def _dcgm_panel(title: str, text: str, field: str, unit: str, also: str = "") ->
 
 def _node_exporter_panels() -> Iterator[Any]:
     yield text_panel("What this row needs", _NODE_TEXT, height=3)
-    interval = "[$__rate_interval]"
     yield _node_panel(
         "Waiting for memory",
         "Share of time in which a process waited for memory: the host is short of it.",
-        f"rate(node_pressure_memory_waiting_seconds_total{interval})",
+        "rate(node_pressure_memory_waiting_seconds_total{})",
         "percentunit",
     )
     yield _node_panel(
         "Waiting for disks",
         "Share of time in which a process waited for a disk or a file server.",
-        f"rate(node_pressure_io_waiting_seconds_total{interval})",
+        "rate(node_pressure_io_waiting_seconds_total{})",
         "percentunit",
     )
     yield _node_panel(
         "Network errors",
         "Packets with errors per second, received and sent.",
-        f"sum by (instance) (rate(node_network_receive_errs_total{interval}) + "
-        f"rate(node_network_transmit_errs_total{interval}))",
+        "sum by (instance) (rate(node_network_receive_errs_total{0}) + "
+        "rate(node_network_transmit_errs_total{0}))",
         "pps",
     )
 
@@ -169,5 +170,9 @@ def _node_exporter_panels() -> Iterator[Any]:
 def _node_panel(title: str, text: str, expr: str, unit: str) -> Any:
     names = 'label_replace(node_uname_info, "node", "$1", "nodename", "(.+)")'
     nodes = f"max by (instance, node) ({names}) and on (node) {_NODES}"
-    joined = f"({expr}) * on (instance) group_left (node) ({nodes})"
-    return lines_panel(title, text, PanelQuery(joined, "{{node}}"), unit=unit)
+    shown, ranked = (
+        f"({expr.format(window)}) * on (instance) group_left (node) ({nodes})"
+        for window in ("[$__rate_interval]", "[$__range] @ end()")
+    )
+    query = PanelQuery(extremes(shown, ranked, "instance"), "{{node}}")
+    return lines_panel(title, text, query, unit=unit)
