@@ -2318,7 +2318,7 @@ def statistics_averaged_over_a_pass() -> None:
 
 
 def gradients_given() -> None:
-    """Split learning: the second part gives the first one the gradient of what it made."""
+    """Split learning: the second part gives the first one the gradient of its output."""
     first, last = network()[:4], nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 5))
     for parts in ((first, last), (last, first)):
         optimizer = AdamW([each for part in parts for each in part.parameters()])

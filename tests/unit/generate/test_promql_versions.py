@@ -1,6 +1,6 @@
 """The queries of the rules and of the dashboards mean the same in Prometheus 2.42 and 3.
 
-promtool 2.42 checks their syntax. Source of what Prometheus 3 changed: prometheus.io, "Prometheus
+promtool 2.42 checks their syntax. Source of the changes in Prometheus 3: prometheus.io, "Prometheus
 3.0 migration guide"; read in November 2026.
 """
 
