@@ -123,7 +123,7 @@ export function startPage(extraSections = []) {
     header.update(run);
     page.toolbar.update(run);
     // Any other address could be a script.
-    const dashboardUrl = /^https?:\/\//.test(run.dashboard_url) ? run.dashboard_url : null;
+    const dashboardUrl = /^https?:\/\//.test(run.dashboard_url ?? "") ? run.dashboard_url : null;
     setAttributes(dashboard, { hidden: !dashboardUrl, href: dashboardUrl });
     frame.update(run);
     openLinkedPlace();
