@@ -14,6 +14,7 @@ from datetime import timedelta
 from itertools import count
 from typing import Any
 
+from sentinel.client.process_group import default_store
 from sentinel.insight.measure.surface_error import SurfaceError
 
 TIMEOUT_SECONDS = 120.0
@@ -42,13 +43,12 @@ class RankExchange:
         if group is None:
             return
         import torch.distributed as dist  # noqa: PLC0415 - slow to import
-        from torch.distributed import distributed_c10d  # noqa: PLC0415
 
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         if self.rank < 0:
             raise SurfaceError("This rank is no member of `process_group`: call it on its members.")
         self.ranks = dist.get_process_group_ranks(group)
-        self._store = distributed_c10d._get_default_store()  # noqa: SLF001 (no public name)
+        self._store = default_store(dist)
         members = ",".join(map(str, self.ranks))
         self._prefix = f"sentinel/surface/{members}/{next(_calls)}"
 
