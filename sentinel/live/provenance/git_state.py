@@ -31,10 +31,12 @@ _POLL_MILLISECONDS, _EXIT_SECONDS = 100, 1.0
 _LOWEST_PRIORITY = 19
 _OBJECT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _DIFF = (
-    # Neither the user's settings nor a program that they name change the text.
-    "-c", "core.fsmonitor=false", "-c", "core.quotePath=true", "diff", "HEAD", "--no-color",
-    "--no-ext-diff", "--no-textconv", "--no-renames", "--binary", "--full-index", "--unified=3",
-    "--diff-algorithm=myers", "--src-prefix=a/", "--dst-prefix=b/", "--ignore-submodules=dirty",
+    # Neither the user's settings nor a program that they name change the text. The index would be
+    # written after a file is only touched, also without optional locks.
+    "-c", "core.fsmonitor=false", "-c", "core.quotePath=true", "-c", "diff.autoRefreshIndex=false",
+    "diff", "HEAD", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames", "--binary",
+    "--full-index", "--unified=3", "--diff-algorithm=myers", "--src-prefix=a/", "--dst-prefix=b/",
+    "--ignore-submodules=dirty",
 )  # fmt: skip
 _ENVIRONMENT = {
     "GIT_OPTIONAL_LOCKS": "0",
