@@ -57,7 +57,10 @@ LOG_SIGNALS = 20
 CHUNK_RECORDS = 20
 """Records between two readings of the clock."""
 WARMUP_RECORDS = 600
-"""Records not counted: windows are not full yet, and detectors do not evaluate young runs."""
+"""Records not counted: windows are not full yet, and detectors do not evaluate young runs.
+
+At most half of the records of a run.
+"""
 
 
 def healthy_series(names: Sequence[str], length: int, seed: int) -> dict[str, list[float]]:
@@ -128,7 +131,7 @@ def microseconds_per_record(
         raise SystemExit(
             f"Incidents in a healthy run: {sorted(map(str, engine.incident_book.open_incidents))}"
         )
-    return median(costs[WARMUP_RECORDS // CHUNK_RECORDS :])
+    return median(costs[min(WARMUP_RECORDS, len(rows) // 2) // CHUNK_RECORDS :])
 
 
 def detector_costs(names: Sequence[str], steps: int) -> Iterator[tuple[str, float]]:

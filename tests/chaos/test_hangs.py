@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from support.fork_server import TORCH, ForkServer
 from support.forked_ranks import start_ranks
-from support.rank_processes import until
+from support.rank_processes import has_agent, until
 from support.webhook_receiver import Receiver
 
 pytest.importorskip("torch")
@@ -124,8 +124,8 @@ def hang_once(server: ForkServer, number: int, folder: Path) -> tuple[str, int, 
             for rank in ranks:
                 rank.kill()
                 rank.wait()
-            registration = folder / "home" / "runs" / "hang" / "agent.json"
-            until(lambda: not registration.exists(), TIMEOUT_SECONDS, "the agent has ended")
+            run = folder / "home" / "runs" / "hang"
+            until(lambda: not has_agent(run), TIMEOUT_SECONDS, "the agent has ended")
 
 
 def _hang(kind: str, victim: int, folder: Path) -> float:

@@ -61,7 +61,9 @@ def run_to_end(*command, **options):
 
 def incidents():
     """Detector and summary of the incidents of the only run, once its agent has exited."""
-    (run,) = (home_dir() / "runs").iterdir()
+    runs = home_dir() / "runs"
+    # A slow agent has its directory after the command has ended.
+    (run,) = until(lambda: [*runs.glob("*")], TIMEOUT_SECONDS, "the run has a directory")
     until((run / "sentinel.db").exists, TIMEOUT_SECONDS, "the agent has a database")
     until(lambda: not has_agent(run), TIMEOUT_SECONDS, "the agent has exited")
     with closing(database.connect(run / "sentinel.db")) as connection:
