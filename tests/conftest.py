@@ -8,7 +8,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,8 +17,10 @@ import pytest
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 from support.captured_logs import CapturedLogs
-from support.fork_server import ForkServer
+from support.fork_server import TORCH, ForkedProcess, ForkServer
+from support.forked_ranks import start_ranks
 from support.garbage import with_less_collection
+from support.rank_processes import until
 from support.recorded_rings import open_rings, read_rings
 
 from sentinel.agent import processor
@@ -48,6 +50,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 _LOGS = CapturedLogs()
 logging.getLogger().addHandler(_LOGS)
 _PATH_NUMBERS = itertools.count()
+RANKS_TIMEOUT_SECONDS = 300.0
+"""Time limit for a few ranks that train a few steps, on a slow machine."""
 LOG_LINES = 30
 """Lines of an agent's log that the report of a failed test shows."""
 _LAUNCHERS = ("RANK", "LOCAL_", "WORLD_SIZE", "MASTER_", "SLURM_", "OMPI_", "PMI_", "TORCHELASTIC")
@@ -141,6 +145,43 @@ def fork_server() -> Iterator[Callable[..., ForkServer]]:
     yield find
     for server in servers.values():
         server.close()
+
+
+@pytest.fixture
+def run_ranks(
+    fork_server: Callable[..., ForkServer], tmp_path: Path
+) -> Callable[..., str]:
+    """Returns a function that runs a script as several ranks of one node and returns their output.
+
+    They have the environment of torchrun's ranks, the ring directory of the test, so `recorded`
+    reads their rings, and can import the test helpers. torch and the modules of `frameworks` are
+    imported already.
+    """
+
+    def run(text: str, ranks: int = 2, frameworks: Sequence[str] = (), **environment: str) -> str:
+        path, log = tmp_path / "ranks.py", tmp_path / "ranks.log"
+        path.write_text(text)
+        here = Path(__file__).parent
+        known = [str(here / "frameworks"), str(here), os.environ.get("PYTHONPATH", "")]
+        environment |= {"PYTHONPATH": os.pathsep.join(known)}
+        server = fork_server(*TORCH, *frameworks)
+        with log.open("w") as output:
+            started = start_ranks(server, [path], ranks, cwd=tmp_path, output=output, **environment)
+        try:
+            until(lambda: _are_over(started), RANKS_TIMEOUT_SECONDS, "the ranks have ended")
+        finally:
+            for each in started:
+                each.kill()
+        assert [each.wait() for each in started] == [0] * ranks, log.read_text()[-6000:]
+        return log.read_text()
+
+    return run
+
+
+def _are_over(ranks: list[ForkedProcess]) -> bool:
+    """Whether all have ended, or one has failed."""
+    codes = [rank.poll() for rank in ranks]
+    return None not in codes or any(codes)
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """The examples in CONTRIBUTING.md work unchanged: one file each, and nothing else is edited."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -7,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.fork_server import TORCH
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = re.compile(r"<!-- example: (\S+) -->\n```python\n(.*?)```", re.DOTALL)
@@ -135,15 +137,11 @@ def test_a_new_reader_is_used_by_replay(tree):
     assert '"opened_step": 300' in result.stdout
 
 
-def test_a_new_integration_records_its_values(tree, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", f"{tree / 'tests'}:{tree}")
-    result = subprocess.run(
-        [sys.executable, "-P", "-c", AVERAGED_TRAINING],
-        cwd=tree,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+def test_a_new_integration_records_its_values(tree, fork_server, tmp_path):
+    script, log = tmp_path / "train.py", tmp_path / "output"
+    script.write_text(AVERAGED_TRAINING)
+    environ = os.environ | {"PYTHONPATH": f"{tree}:{tree / 'tests'}"}
+    with log.open("w") as output:
+        fork_server(*TORCH).start([script], env=environ, cwd=tree, output=output).wait(300)
 
-    assert result.stdout.split() == ["1.0", "2.0", "3.0"], result.stderr
+    assert log.read_text().split() == ["1.0", "2.0", "3.0"]

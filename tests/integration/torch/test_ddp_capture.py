@@ -1,8 +1,6 @@
 """DDP with two processes: each rank records its own values."""
 
 import json
-import subprocess
-import sys
 
 from sentinel.model.record import Event
 
@@ -43,19 +41,9 @@ train()
 """
 
 
-def test_each_rank_records_its_own_loss_and_the_common_norm(script, recorded, headers):
-    launch = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node",
-        "2",
-        "--standalone",
-    ]
-    done = subprocess.run(
-        [*launch, script(SCRIPT)[1]], timeout=300, check=True, capture_output=True, text=True
-    )
-    losses = dict(json.loads(line) for line in done.stdout.splitlines() if line.startswith("["))
+def test_each_rank_records_its_own_loss_and_the_common_norm(run_ranks, recorded, headers):
+    output = run_ranks(SCRIPT)
+    losses = dict(json.loads(line) for line in output.splitlines() if line.startswith("["))
     records = {
         rank: [r for r in logged if r.event is Event.STEP] for rank, logged in recorded().items()
     }

@@ -1,7 +1,6 @@
 """DDP with two processes: what is not equal, or must not be, between ranks."""
 
-import subprocess
-import sys
+import json
 
 import pytest
 
@@ -10,7 +9,7 @@ from sentinel.model.record import Event
 from sentinel.pipeline.pipeline import build
 
 SCRIPT = r"""
-import sys, time
+import json, os, time
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
@@ -104,7 +103,7 @@ def train(kind):
                 with torch.no_grad():
                     net[2].weight[0, 3] += 1e-6
 
-for kind in sys.argv[1:]:
+for kind in json.loads(os.environ["KINDS"]):
     sentinel.monitor(run=kind.replace(" ", "-"), agent=False)(train)(kind)
 dist.barrier()
 # Gloo's threads may still be at work; torn down under them, PyTorch can wait for ever.
@@ -127,10 +126,8 @@ KINDS = {
 
 
 @pytest.fixture
-def launched(script, recorded):
-    path = script(SCRIPT)[1]
-    launch = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", path]
-    subprocess.run([sys.executable, *launch, *KINDS], timeout=300, check=True, capture_output=True)
+def launched(run_ranks, recorded):
+    run_ranks(SCRIPT, KINDS=json.dumps(list(KINDS)))
     return recorded()
 
 
