@@ -148,9 +148,7 @@ def fork_server() -> Iterator[Callable[..., ForkServer]]:
 
 
 @pytest.fixture
-def run_ranks(
-    fork_server: Callable[..., ForkServer], tmp_path: Path
-) -> Callable[..., str]:
+def run_ranks(fork_server: Callable[..., ForkServer], tmp_path: Path) -> Callable[..., str]:
     """Returns a function that runs a script as several ranks of one node and returns their output.
 
     They have the environment of torchrun's ranks, the ring directory of the test, so `recorded`

@@ -64,6 +64,9 @@ MAX_JOIN_GAP_SECONDS = 60.0
 """The same in seconds, for steps of milliseconds: the shortest time for which an incident fires.
 The times are those of the records; a log without times counts steps only."""
 
+SEPARATE_DETECTORS = frozenset({"reward_stalled", "reward_collapse"})
+"""They have no common case: the fall of a reward is another event than that it never rose."""
+
 RUN_END_DETECTORS = frozenset({"run_died", "run_failed", "run_stalled"})
 """Detectors whose incidents never join a case."""
 
@@ -653,7 +656,7 @@ class CaseBook:
     def _share_cause(self, run: RunCases, one: Incident, other: Incident) -> bool:
         """Whether one cause can explain both, or one of them with the other as its effect."""
         detectors = {one.key.detector, other.key.detector}
-        if not detectors.isdisjoint(RUN_END_DETECTORS):
+        if detectors == SEPARATE_DETECTORS or not detectors.isdisjoint(RUN_END_DETECTORS):
             return False
         return len(detectors) == 1 or any(
             detectors <= cause.explains

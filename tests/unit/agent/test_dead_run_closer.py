@@ -137,7 +137,8 @@ def test_an_agent_of_a_dead_run_still_learns_how_its_command_ended(receiver):
 
         closer(receiver, NOW).close_cases()
         assert not shared.exists()
-        records = LiveRings(DEAD, Counters()).poll()
+        with closing(LiveRings(DEAD, Counters())) as rings:
+            records = rings.poll()
         assert {r.attributes.get("signal") for r in records if r.event is Event.HEARTBEAT} == {
             "SIGKILL"
         }

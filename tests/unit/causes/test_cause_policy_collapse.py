@@ -163,3 +163,20 @@ def test_a_reward_that_is_back_contradicts_it():
         assert diagnose(context, {"it": PolicyCollapse()}), other
         found = diagnose(replace(context, symptoms=symptoms), {"it": PolicyCollapse()})
         assert bool(found) is not is_contradicted, other
+
+
+def test_a_collapse_is_no_part_of_the_case_of_a_reward_that_never_rose():
+    """The reward is found to be flat 92 steps before the collapse, whose fall is found first."""
+    rng, count, onset = np.random.default_rng(0), 1200, 1100
+    since = np.maximum(np.arange(count) - onset, 0)
+    later = np.maximum(since - 6, 0)
+    reward = rng.normal(0.4, 0.02, count) * np.maximum(1 - since / 20, 0)
+    kl = 0.03 * np.exp(np.minimum(later / 4, 8)) * rng.uniform(1, 1.1, count)
+    entropy = rng.normal(1.1, 0.01, count) - 0.6 * np.minimum(later / 20, 1)
+    run = diagnose_run(
+        steps(reward=reward.tolist(), kl_ref=kl.tolist(), entropy=entropy.tolist()), GRPO
+    )
+
+    leads = [each.incident.key.detector for each in run.cases.values()]
+    assert leads == ["reward_stalled", "reward_collapse"]
+    assert run.causes == ["", "policy_collapse"]
