@@ -84,6 +84,24 @@ def optimizer_before_adapters(*, sick: bool) -> None:
     trainer_of(adapted, optimizers=(optimizer, None)).train()
 
 
+@case(OWN, "weights_not_loaded/replaced")
+def loaded_adapter_wrapped_again(*, sick: bool) -> None:
+    """`get_peft_model` adds the adapter again that was loaded; in the twin it was unloaded."""
+    import peft
+    from transformers import AutoModelForCausalLM
+
+    folder, base = mkdtemp(), llama()
+    base.save_pretrained(f"{folder}/base")
+    config = peft.LoraConfig(task_type="CAUSAL_LM", init_lora_weights=False)
+    peft.get_peft_model(base, config).save_pretrained(folder)
+    again = AutoModelForCausalLM.from_pretrained(f"{folder}/base")
+    model = peft.PeftModel.from_pretrained(again, folder, is_trainable=True)
+    model = peft.get_peft_model(
+        model if sick else model.unload(), peft.LoraConfig(task_type="CAUSAL_LM")
+    )
+    trainer_of(model, learning_rate=1e-2).train()
+
+
 @case(OWN, "weights_not_updated/adapter_not_used", "weights_not_updated/not_in_optimizer")
 def another_adapter_active(*, sick: bool) -> None:
     """The optimizer holds one adapter beside the head, and another one is active."""

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import SGD, AdamW
 from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR, ReduceLROnPlateau
+from torch.utils.data import DataLoader
 
 from silent_trainings.case import healthy
 from silent_trainings.loops import checkpoint, endless, evaluate, examples, loader, loss_of, network
@@ -582,6 +583,27 @@ def lightning_search_of_rates() -> None:
     trainer = lightning_trainer()
     Tuner(trainer).lr_find(own, loader(shuffle=True), loader(), num_training=40, attr_name="rate")
     trainer.fit(own, loader(shuffle=True), loader())
+
+
+@healthy
+def lightning_search_of_rates_by_a_callback() -> None:
+    """The search is a part of the fit, and the same optimizer goes on."""
+    from lightning.pytorch.callbacks import LearningRateFinder
+
+    fitted(callbacks=[LearningRateFinder(num_training_steps=60, attr_name="rate")])
+
+
+@healthy
+def lightning_search_of_batch_sizes() -> None:
+    from lightning.pytorch.tuner import Tuner
+
+    def data(self: Any) -> Any:
+        return DataLoader(loader().dataset, self.batch_size, shuffle=True)
+
+    own = module(batch_size=2, train_dataloader=data, val_dataloader=data)
+    trainer = lightning_trainer()
+    Tuner(trainer).scale_batch_size(own, max_trials=4, steps_per_trial=8)
+    trainer.fit(own)
 
 
 @healthy

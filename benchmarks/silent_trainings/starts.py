@@ -58,7 +58,7 @@ def adapter_wrapped_twice(*, sick: bool) -> None:
     model = Adapted()
     trained = nn.Linear(64, 64, bias=False)
     nn.init.eye_(trained.weight)
-    model.adapter.load_state_dict(trained.state_dict())
+    model.load_state_dict({"adapter.weight": trained.weight}, strict=False)
     if sick:
         model.adapter = nn.Linear(64, 64, bias=False)
     train(model, AdamW(model.adapter.parameters(), 1e-4))

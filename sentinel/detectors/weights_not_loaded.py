@@ -8,8 +8,9 @@ Formula
                after the first step at least 90 % of the matrices of a load on rank 0, which gives
                its weights to the others, have no relation to what was loaded: the correlation of 64
                elements, and that of their sizes, is below 0.5; or
-               nothing is left of a load, new weights of its shapes are trained beside frozen ones
-               that were loaded, and have no relation to it either
+               nothing is left of a load into a model that now has other weights under its names,
+               or beside which the state of the optimizer was loaded; new weights of its shapes are
+               trained beside frozen ones that were loaded, and have no relation to it either
 
 Units
     There are no settings. Loads: the last one into each module before the 4th step of the training.
@@ -24,7 +25,8 @@ Defaults
     A new head is a small part of a model, and so are last layers that are initialized on purpose. A
     load of adapters, or of the part that two models have in common, uses what it is given. Weights
     that are quantized, pruned, merged or averaged are related to those before; those that are
-    replaced by other tensors, or loaded again, are not compared.
+    replaced by other tensors, or loaded again, are not compared. An adapter that is unloaded or
+    deleted before a new one is added is dropped on purpose.
 """
 
 from __future__ import annotations

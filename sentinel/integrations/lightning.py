@@ -3,9 +3,11 @@
 Patches `_ResultCollection.update_metrics` and `metrics`, through which values of `self.log` pass
 per batch and per epoch; `_LoggerConnector.on_batch_end`, where the number of a step is known;
 `_call_callback_hooks`, which calls the trainer's callbacks; the evaluation and prediction loops;
-and `Trainer.save_checkpoint`. Nothing is computed, reduced or read in addition: values on a device
-are passed on as they are. Commands are executed at the end of a batch, with `should_stop` and with
-`save_checkpoint`, which every rank calls at the same step.
+`Trainer.save_checkpoint`; and the searches for a learning rate and for a batch size, which raise it
+until the loss diverges or memory is exhausted, and then restore the weights. Nothing is computed,
+reduced or read in addition: values on a device are passed on as they are. Commands are executed at
+the end of a batch, with `should_stop` and with `save_checkpoint`, which every rank calls at the
+same step.
 
 The step is `trainer.global_step`, which counts the steps of all optimizers. Loss, gradient norm and
 learning rate are captured by the patches of `torch_loop`.
@@ -13,8 +15,10 @@ learning rate are captured by the patches of `torch_loop`.
 
 from __future__ import annotations
 
+import functools
 import sys
 import weakref
+from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -57,6 +61,13 @@ def attach_package(patcher: Patcher, package: str) -> None:
     if trainer is not None:
         patcher.wrap(trainer, "save_checkpoint", after=observer.on_save)
         patcher.replace(trainer, "save_checkpoint", phases.wrapper_for("save"))
+    for file, callback, search in (
+        ("lr_finder", "LearningRateFinder", "lr_find"),
+        ("batch_size_finder", "BatchSizeFinder", "scale_batch_size"),
+    ):
+        owner = _find_class(patcher, f"{package}.callbacks.{file}", callback)
+        if owner is not None:
+            patcher.replace(owner, search, observer.wrap_search)
     for file, loop, phase in (
         ("evaluation_loop", "_EvaluationLoop", "eval"),
         ("prediction_loop", "_PredictionLoop", "predict"),
@@ -156,8 +167,24 @@ class LightningObserver:
         self._trainer_ref: Any = None
         """Weak reference to the registered trainer."""
 
+    def wrap_search(self, original: Callable[..., None]) -> Callable[..., None]:
+        """For `Patcher.replace`: no step inside the wrapped function is one of the training."""
+        loop = self._patcher.loop
+
+        @functools.wraps(original)
+        def search(*args: Any, **kwargs: Any) -> None:
+            loop.is_search = True
+            try:
+                original(*args, **kwargs)
+            finally:
+                loop.is_search = False
+
+        return search
+
     def on_callback_hook(self, trainer: Any, hook: str, *given: Any, **_: Any) -> None:
         """Called before a trainer calls a hook of its callbacks."""
+        if self._patcher.loop.is_search:
+            return
         if hook == "on_train_start" or (trainer.training and not self._is_known(trainer)):
             self._register_trainer(trainer, hook)
         if hook in {"on_train_end", "on_exception"}:
@@ -172,7 +199,7 @@ class LightningObserver:
     def on_batch_end(self, connector: Any) -> None:
         """Called at the end of a batch, which is the end of a step if an optimizer stepped."""
         trainer = connector.trainer
-        if not trainer.training:
+        if self._patcher.loop.is_search or not trainer.training:
             return
         last_step, self._last_step = self._last_step, trainer.global_step
         self._window.on_batch_end(last_step != self._last_step)
@@ -184,11 +211,14 @@ class LightningObserver:
     def on_epoch_end(self, _: None, connector: Any) -> None:
         """Called at the end of an epoch of training or evaluation."""
         values = self.logs.pop_epoch_metrics()
-        if values:
+        if values and not self._patcher.loop.is_search:
             self._patcher.recorder.log_from_framework(values, connector.trainer.global_step)
 
     def on_save(self, _: None, trainer: Any, filepath: Any, *__: Any, **___: Any) -> None:
         """Called when a checkpoint was written."""
+        if self._patcher.loop.is_search:
+            # The search deletes it at its end.
+            return
         is_path = isinstance(filepath, str | PathLike)
         location = {"path": str(Path(filepath).absolute())} if is_path else {}
         self._patcher.recorder.record_event(Event.SAVE, trainer.global_step, location)

@@ -98,6 +98,8 @@ def patched():
         (L.Trainer, ("save_checkpoint",)),
         (sys.modules["lightning.pytorch.loops.evaluation_loop"]._EvaluationLoop, ("run",)),
         (sys.modules["lightning.pytorch.loops.prediction_loop"]._PredictionLoop, ("run",)),
+        (L.callbacks.LearningRateFinder, ("lr_find",)),
+        (L.callbacks.BatchSizeFinder, ("scale_batch_size",)),
         (torch.Tensor, ("backward",)),
     )
     return [vars(owner)[name] for owner, names in owners for name in names]

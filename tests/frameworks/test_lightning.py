@@ -64,6 +64,26 @@ def test_weights_that_no_step_changes_are_reported(tmp_path, recorded, is_copied
     assert problems == ({"other_tensors"} if is_copied else {""})
 
 
+@pytest.mark.parametrize("is_callback", [False, True])
+def test_a_search_for_the_rate_is_no_part_of_the_training(tmp_path, recorded, is_callback):
+    model = net()
+    if is_callback:
+        search = L.callbacks.LearningRateFinder(min_lr=0.1, max_lr=1e6, attr_name="lr")
+        fit = trainer(tmp_path, max_steps=6, callbacks=[search])
+    else:
+        fit = trainer(tmp_path, max_steps=6)
+    with watched:
+        if not is_callback:
+            L.tuner.Tuner(fit).lr_find(model, data(), min_lr=0.1, max_lr=1e6, attr_name="lr")
+        fit.fit(model, data())
+
+    tried, trained = model.losses[:-6], model.losses[-6:]
+    assert max(tried) > 100 * tried[0]
+    assert [r.step for r in steps(recorded)] == [1, 2, 3, 4, 5, 6]
+    assert column(recorded, "loss") == pytest.approx(trained)
+    assert not [r for r in recorded()[0] if r.event is Event.SAVE]
+
+
 def test_accumulated_batches_are_one_step_whose_loss_is_their_mean(tmp_path, recorded):
     model, fit = net(), trainer(tmp_path, max_steps=3, accumulate_grad_batches=2)
     with watched:

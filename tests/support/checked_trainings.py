@@ -912,7 +912,9 @@ def images_in_one_row() -> None:
 
 def train_adapter_after_load(replace: Callable[[nn.Module], nn.Module]) -> None:
     """Train an adapter that was loaded, or what takes its place, before a frozen loaded model."""
-    model = nn.Sequential(loaded(nn.Linear(20, 20)), loaded().requires_grad_(False))
+    model = nn.Sequential(nn.Linear(20, 20), loaded().requires_grad_(False))
+    weights = nn.Sequential(nn.Linear(20, 20)).state_dict()
+    model.load_state_dict(weights, strict=False)
     model[0] = replace(model[0])
     train(model, AdamW(model[0].parameters()))
 
@@ -921,8 +923,31 @@ def loaded_adapter_replaced() -> None:
     train_adapter_after_load(lambda _: nn.Linear(20, 20))
 
 
+def train_another_adapter(optimizer_state: dict[str, object] | None = None) -> None:
+    """Train a new adapter in the place of one that was loaded, which no model had."""
+    model = nn.Sequential(loaded(nn.Linear(20, 20)), loaded().requires_grad_(False))
+    model[0] = nn.Linear(20, 20)
+    optimizer = AdamW(model[0].parameters())
+    if optimizer_state is not None:
+        optimizer.load_state_dict(optimizer_state)
+    train(model, optimizer)
+
+
+def loaded_adapter_replaced_on_a_resume() -> None:
+    adapter = nn.Linear(20, 20)
+    earlier = AdamW(adapter.parameters())
+    for each in adapter.parameters():
+        earlier.state[each] = {
+            "step": torch.ones(()),
+            "exp_avg": torch.zeros_like(each),
+            "exp_avg_sq": torch.ones_like(each),
+        }
+    train_another_adapter(earlier.state_dict())
+
+
 SILENT: dict[Training, str] = {
     loaded_adapter_replaced: "weights_not_loaded",
+    loaded_adapter_replaced_on_a_resume: "weights_not_loaded",
     images_in_one_row: "inputs_mismatched",
     reference_of_other_weights: "unequal_start",
     autocast_for_another_device: "autocast_not_in_force",
@@ -2055,6 +2080,22 @@ def loaded_adapter_copied() -> None:
     train_adapter_after_load(copy.deepcopy)
 
 
+def loaded_adapter_dropped() -> None:
+    train_another_adapter()
+
+
+def loaded_adapter_deleted() -> None:
+    """A loaded adapter is deleted before a new one is added under its name."""
+    model = nn.ModuleDict({"old": nn.Linear(20, 20), "base": loaded().requires_grad_(False)})
+    model.load_state_dict(
+        {f"old.{name}": each for name, each in nn.Linear(20, 20).state_dict().items()},
+        strict=False,
+    )
+    del model["old"]
+    model["old"] = nn.Linear(20, 20)
+    train(nn.Sequential(model["old"], model["base"]), AdamW(model["old"].parameters()))
+
+
 def loaded_adapter_of_another_shape() -> None:
     train_adapter_after_load(
         lambda _: nn.Sequential(nn.Linear(20, 8, bias=False), nn.Linear(8, 20))
@@ -2410,6 +2451,7 @@ HEALTHY: tuple[Training, ...] = (
     workers_that_are_seeded_by_the_example, autocast_for_features_on_another_device,
     statistics_averaged_over_a_pass,
     loaded_adapter_kept, loaded_adapter_copied, loaded_adapter_of_another_shape,
+    loaded_adapter_dropped, loaded_adapter_deleted,
     images_of_each_example, features_shared_by_all_examples,
     policy_begins_as_its_reference, preferences_without_a_reference, autocast_for_two_devices,
     workers_with_generators_of_their_own, workers_that_are_seeded, one_process_with_a_generator,

@@ -93,6 +93,9 @@ class TrainingLoop:
     """The highest rate of a group at that time."""
     is_of_framework: bool = False
     """Whether a framework began the training, whose metadata name all optimizers."""
+    is_search: bool = False
+    """Whether a framework tries settings, such as a learning rate, before it begins the training
+    or continues it: what happens meanwhile is undone, and only shows that the process is alive."""
     left_at: weakref.WeakKeyDictionary[Any, int] = field(default_factory=weakref.WeakKeyDictionary)
     """The counted steps when an optimizer was no longer the primary one."""
     loss_kind: str = ""
@@ -191,6 +194,9 @@ class TrainingLoop:
         if is_capturing_graph() or (
             self.engine_optimizers and any(owned() is optimizer for owned in self.engine_optimizers)
         ):
+            return None
+        if self.is_search:
+            self.on_uncounted_step()
             return None
         if not getattr(optimizer, "state", True) and _is_creating_state():
             return None

@@ -64,7 +64,8 @@ class Load(NamedTuple):
     """A load into a module.
 
     `lack` is what it lacks if nearly everything. `samples` are of the matrices that were loaded, by
-    their id; `loaded` weak references to all parameters. `is_evaluated` is whether batches were
+    their id; `loaded` weak references to all parameters. `overwritten` are the names of those that
+    are gone while the module has others under their names. `is_evaluated` is whether batches were
     read before the training while these existed.
     """
 
@@ -72,6 +73,7 @@ class Load(NamedTuple):
     lack: Evidence
     samples: dict[int, Sample]
     loaded: Sequence[Callable[[], Any]]
+    overwritten: list[str]
     is_evaluated: bool = False
 
 
@@ -132,24 +134,30 @@ class Loads:
         modules = [*dict.fromkeys(map(module_path, missing))]
         evidence: Evidence = {"modules": names_text(modules)} if is_failed else {}
         parameters = dict(named_parameters(module))
+        lacking = {*missing}
+        loaded = {name: each for name, each in parameters.items() if name not in lacking}
+        ids = {*map(id, loaded.values())}
         if not is_failed:
             # A load of the whole makes up for one of a part, and that of a part for a failed one.
             inner = {id(each) for _, each in modules_of(module)}
             self.found = {
                 at: load
                 for at, load in self.found.items()
-                if at not in inner and not (load.lack and _contains(load.find_module(), module))
+                if not (at in inner and _is_repeated(load, ids))
+                and not (load.lack and _contains(load.find_module(), module))
             }
         self.found = {at: each for at, each in self.found.items() if each.find_module() is not None}
         for load in self.found.values():
-            for parameter in parameters.values():
-                load.samples.pop(id(parameter), None)
+            for at in ids:
+                load.samples.pop(at, None)
         if len(self.found) < MAX_LOADS or id(module) in self.found:
-            lacking = {*missing}
-            loaded = [each for name, each in parameters.items() if name not in lacking]
-            samples = _samples(loaded) if self.are_sampled and not is_failed else {}
-            references = [ref(each) for each in loaded]
-            self.found[id(module)] = Load(ref(module), evidence, samples, references)
+            samples = _samples(loaded.values()) if self.are_sampled and not is_failed else {}
+            overwritten: list[str] = []
+            references = [
+                ref(each, partial(_note_overwritten, ref(module), name, overwritten))
+                for name, each in loaded.items()
+            ]
+            self.found[id(module)] = Load(ref(module), evidence, samples, references, overwritten)
 
 
 def _is_loading() -> bool:
@@ -182,6 +190,33 @@ def _is_compared(tensor: Any) -> bool:
 
 def _row(tensor: Any) -> Any:
     return sample(local_part(tensor), ROW).float()
+
+
+def _note_overwritten(
+    find_module: Callable[[], Any], path: str, overwritten: list[str], _: Any
+) -> None:
+    """A parameter of this path no longer exists; note it if the module has another one there."""
+    *parents, name = path.split(".")
+    module = find_module()
+    for parent in parents:
+        if module is not None:
+            module = (vars(module).get("_modules") or {}).get(parent)
+    if module is not None and (vars(module).get("_parameters") or {}).get(name) is not None:
+        overwritten.append(path)
+
+
+def _is_repeated(load: Load, ids: Collection[int]) -> bool:
+    """Whether a later load sets weights with these ids, of which the load set some or lacked some.
+
+    Adapters that were added to its module later are none of them.
+    """
+    if load.lack:
+        return _has_any(load.find_module(), ids)
+    return any(id(each) in ids for each in existing(load.loaded))
+
+
+def _has_any(module: Any, ids: Collection[int]) -> bool:
+    return module is not None and any(id(each) in ids for _, each in named_parameters(module))
 
 
 def _contains(whole: Any, module: Any) -> bool:
@@ -229,7 +264,8 @@ class LoadedWeights(Check):
         """New trained weights with the shape of loaded ones that are gone, and elements of these.
 
         Only beside frozen weights that were loaded, as of a model with an adapter, and if no weight
-        of the same load is left.
+        of the same load is left. An adapter that was unloaded or deleted, or was in no model, is
+        dropped on purpose, unless the state of its optimizer was loaded as well.
         """
         loads = [each for each in self.training.process.loads.found.values() if not each.lack]
         left = {id(each): each for load in loads for each in existing(load.loaded)}
@@ -243,7 +279,8 @@ class LoadedWeights(Check):
         gone = [
             sample
             for load in loads
-            if load.samples and not load.is_evaluated and not existing(load.loaded)
+            if load.samples and (load.overwritten or self.training.is_resumed)
+            if not load.is_evaluated and not existing(load.loaded)
             for sample in load.samples.values()
         ]
         if not all(sample.shape in new for sample in gone):
@@ -276,11 +313,7 @@ class LoadedWeights(Check):
         """The loads into modules of which the optimizer holds a part."""
         ids = {*map(id, self.training.parameters)}
         pairs = [(each, each.find_module()) for each in self.training.process.loads.found.values()]
-        return [
-            load
-            for load, module in pairs
-            if module is not None and any(id(each) in ids for _, each in named_parameters(module))
-        ]
+        return [load for load, module in pairs if _has_any(module, ids)]
 
 
 def _is_lost(weight: Any, loaded: Any) -> Any:
