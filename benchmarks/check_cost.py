@@ -6,8 +6,9 @@ Trains a small model, a step of which takes about 10 ms of one core, and measure
 of the training thread inside the checks: of the first 20 steps that they observe, and of the later
 ones. The very first step, in which PyTorch imports and allocates, is left out. Shares are medians
 over trainings, each in a process of its own. `--instructions` counts the user instructions of the
-same training with `monitor()` and `monitor(checks=False)` instead, under valgrind, which takes four
-minutes of a core; counts do not depend on the load of the machine. Prints Markdown.
+same training with `monitor()` and `monitor(checks=False)` instead, under valgrind, one after the
+other: with `--steps 100` eight minutes of a core. Counts do not depend on the load of the machine.
+Prints Markdown.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from time import thread_time
 from typing import Any
 
@@ -122,9 +122,7 @@ def counted_instructions(arguments: list[str], steps: int) -> list[list[str]]:
     def count(*options: str) -> list[int]:
         return count_between_markers(__file__, *arguments, "--counted", *options, is_late=True)
 
-    with ThreadPoolExecutor() as pool:
-        runs = pool.submit(count), pool.submit(count, "--no-checks")
-        checked, unchecked = (each.result() for each in runs)
+    checked, unchecked = count(), count("--no-checks")
     return [
         [f"{whole / count:,.0f}", f"{(whole - alone) / count:,.0f}", f"{whole / alone - 1:.2%}"]
         for whole, alone, count in zip(checked, unchecked, (FIRST_STEPS, steps), strict=False)

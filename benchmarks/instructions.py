@@ -35,8 +35,10 @@ def count_between_markers(script: str, *arguments: str, is_late: bool = False) -
         command += ["--instr-atstart=no"] if is_late else []
         command += [f"--callgrind-out-file={folder}/out", sys.executable, script, *arguments]
         environ = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": str(FOLDER.parent)}
+        # Valgrind runs one thread at a time, and those of BLAS would wait for each other.
+        environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         completed = subprocess.run(
-            command, env=environ, capture_output=True, text=True, timeout=1800, check=False
+            command, env=environ, capture_output=True, text=True, timeout=3600, check=False
         )
         parts = sorted(Path(folder).glob("out.*"), key=lambda path: int(path.suffix[1:]))
         totals = [re.search(r"^totals: (\d+)", part.read_text(), re.MULTILINE) for part in parts]

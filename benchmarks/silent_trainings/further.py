@@ -11,14 +11,15 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import SGD, AdamW
-from torch.optim.lr_scheduler import LambdaLR, StepLR
-from torch.utils.data import DataLoader, TensorDataset
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, StepLR
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from silent_trainings.case import case
 from silent_trainings.healthy_frameworks import (
     lightning_trainer,
     llama,
     module,
+    preferred,
     rows_of_letters,
     trainer_of,
 )
@@ -377,3 +378,124 @@ def layers_in_a_dictionary(*, sick: bool) -> None:
 
     model = Model()
     train(model, AdamW(model.parameters()), steps=STEPS)
+
+
+@case(OWN, "weights_not_updated/zeroed")
+def clipped_to_zero(*, sick: bool) -> None:
+    """A limit of 0 is meant to switch clipping off, and sets all gradients to 0."""
+    model = network()
+    optimizer = AdamW(model.parameters())
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss_of(model, examples()).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.0 if sick else 1.0)
+        optimizer.step()
+
+
+@case(OWN, "weights_not_updated/zeroed")
+def set_to_zero_before_the_step(*, sick: bool) -> None:
+    """`zero_grad(set_to_none=False)` stands between the backward pass and the step."""
+    model = network()
+    optimizer = AdamW(model.parameters())
+    for _ in range(STEPS):
+        loss = loss_of(model, examples())
+        if not sick:
+            optimizer.zero_grad(set_to_none=False)
+        loss.backward()
+        if sick:
+            optimizer.zero_grad(set_to_none=False)
+        optimizer.step()
+
+
+@case(OWN, "schedule_too_fast/repeats")
+def trainer_with_a_schedule_of_epochs(*, sick: bool) -> None:
+    """A cosine for the Trainer of Transformers has the number of epochs as its period."""
+    model = llama()
+    optimizer = AdamW(model.parameters(), 2e-3)
+    schedule = CosineAnnealingLR(optimizer, 5 if sick else 200)
+    trainer_of(model, optimizers=(optimizer, schedule)).train()
+
+
+@case(OWN, "unequal_start/reference_follows")
+def reference_that_shares_weights(*, sick: bool) -> None:
+    """The reference of DPO is a shallow copy of the policy, and is trained with it."""
+    policy = llama().eval()
+    reference = copy.copy(policy) if sick else copy.deepcopy(policy).requires_grad_(False)
+    optimizer = AdamW(policy.parameters())
+
+    def score(model: nn.Module, tokens: Tensor) -> Tensor:
+        likelihoods = model(input_ids=tokens).logits[:, :-1].log_softmax(-1)
+        return likelihoods.gather(-1, tokens[:, 1:, None]).sum((1, 2))
+
+    for _ in range(STEPS):
+        chosen, rejected = torch.randint(4, 8, (8, 8)), torch.randint(8, 12, (8, 8))
+        with torch.no_grad():
+            expected = score(reference, chosen) - score(reference, rejected)
+        margin = score(policy, chosen) - score(policy, rejected) - expected
+        update(optimizer, -functional.logsigmoid(0.1 * margin).mean())
+
+
+@case(OWN, "unequal_start/policy_differs")
+def trl_dpo_with_another_reference(*, sick: bool) -> None:
+    """The reference that TRL's DPO is given is not the model that it starts from."""
+    policy = llama(initializer_range=0.3)
+    preferred(policy, llama(initializer_range=0.3) if sick else copy.deepcopy(policy))
+
+
+@case(OWN, "replicas_differ", ranks=2)
+def steps_skipped_by_the_own_loss(*, sick: bool) -> None:
+    """Each rank leaves out the steps of high losses by its own loss instead of the mean."""
+    model = replicated(network())
+    optimizer = AdamW(model.parameters())
+    for _ in range(RANK_STEPS):
+        optimizer.zero_grad()
+        loss = loss_of(model, examples())
+        loss.backward()
+        shown = loss.detach().clone()
+        if not sick:
+            dist.all_reduce(shown)
+            shown /= 2
+        if shown < 1.6:
+            optimizer.step()
+
+
+@case(OWN, "repeated_batches", ranks=2)
+def sampler_of_the_first_rank(*, sick: bool) -> None:
+    """The DistributedSampler is given the rank 0 on each rank."""
+    torch.manual_seed(0)
+    data = loader().dataset
+    rank = 0 if sick else dist.get_rank()
+    sampler = DistributedSampler(data, num_replicas=2, rank=rank)
+    model = replicated(network())
+    optimizer = AdamW(model.parameters())
+    train(model, optimizer, batches=DataLoader(data, 4, sampler=sampler), steps=RANK_STEPS)
+
+
+@case(OWN, "gradients_not_cleared")
+def clears_an_average(*, sick: bool) -> None:
+    """`zero_grad` is called on the moving average instead of the model, with Accelerate."""
+    accelerator, model, optimizer = accelerated()
+    average = copy.deepcopy(model)
+    for _ in range(STEPS):
+        accelerator.backward(loss_of(model, examples()))
+        optimizer.step()
+        (average if sick else model).zero_grad()
+        with torch.no_grad():
+            for mean, each in zip(average.parameters(), model.parameters(), strict=True):
+                mean.lerp_(each, 0.01)
+
+
+@case(OWN, "evaluation_mode/evaluation_mode")
+def evaluation_mode_by_a_callback(*, sick: bool) -> None:
+    """A callback of Lightning shows predictions, and leaves the model in evaluation mode."""
+    import lightning.pytorch as pl
+
+    class Show(pl.Callback):
+        def on_train_batch_end(self, _: Any, own: Any, __: Any, batch: Any, ___: int) -> None:
+            own.eval()
+            with torch.no_grad():
+                own.network(batch[0][:2])
+            if not sick:
+                own.train()
+
+    lightning_trainer(callbacks=[Show()]).fit(module(), loader(shuffle=True))

@@ -119,11 +119,9 @@ def trl_sft_packed_and_recomputed() -> None:
     ).train()
 
 
-@healthy
-def trl_dpo_with_adapters() -> None:
-    """The reference is the model without its adapters."""
+def preferred(model: nn.Module, reference: nn.Module | None = None, **options: Any) -> None:
+    """Train with DPO of TRL."""
     from datasets import Dataset
-    from peft import LoraConfig
     from trl import DPOConfig, DPOTrainer
 
     folder, chance = mkdtemp(), random.Random(0)
@@ -137,10 +135,17 @@ def trl_dpo_with_adapters() -> None:
     ]
     settings = trl_trainings.common_settings(folder, 1e-3, STEPS)
     DPOTrainer(
-        llama(), args=DPOConfig(**settings, per_device_train_batch_size=8),
-        train_dataset=Dataset.from_list(pairs), processing_class=tokenizer(),
-        peft_config=LoraConfig(r=4, target_modules=["q_proj", "v_proj"]),
+        model, reference, args=DPOConfig(**settings, per_device_train_batch_size=8),
+        train_dataset=Dataset.from_list(pairs), processing_class=tokenizer(), **options,
     ).train()  # fmt: skip
+
+
+@healthy
+def trl_dpo_with_adapters() -> None:
+    """The reference is the model without its adapters."""
+    from peft import LoraConfig
+
+    preferred(llama(), peft_config=LoraConfig(r=4, target_modules=["q_proj", "v_proj"]))
 
 
 # Transformers.

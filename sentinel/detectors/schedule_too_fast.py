@@ -3,7 +3,8 @@
 Formula
     Finding  = a scheduler of the optimizer takes two or more steps in each of 5 updates in a row;
                or in 5 of the first 20 updates in a row, each with a step of a scheduler, the rate
-               is at most 1e-4 of its highest so far
+               is at most 1e-4 of its highest so far; or within these updates the rate falls that
+               low and one scheduler raises it again to 1e-2 of its highest
 
 Units
     There are no settings. Updates: steps of the optimizer.
@@ -52,5 +53,12 @@ class ScheduleTooFast(ReportedCheck):
             "0, after {highest:.3g} at first, and no later step changes the model.",
             "Give the schedule the number of updates of the whole run. If it counts epochs, call "
             "`scheduler.step()` once for each epoch, after its last batch.",
+        ),
+        "repeats": Problem(
+            "The learning-rate schedule is over after {updates:.0f} updates and begins again: the "
+            "rate falls from {highest:.3g} to next to 0 and rises again, time after time.",
+            "Give the schedule the number of updates of the whole run, such as `T_max` or "
+            "`num_training_steps`: that is batches per epoch times epochs. If it counts epochs, "
+            "call `scheduler.step()` once for each epoch, after its last batch.",
         ),
     }

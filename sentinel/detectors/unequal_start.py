@@ -2,9 +2,11 @@
 
 Formula
     Finding  = the loss of the first backward pass is a logarithm of a sigmoid of scores, from which
-               those of a reference are subtracted, a frozen model has the shapes of the trained
+               those of a reference are subtracted, another model has the shapes of the trained
                one, and the loss differs by over 2 % from ln 2, from each multiple and from each
                part of it; or
+               such a loss is ln 2 to 6 digits at first, and three times in a row when the product
+               of the learning rate and the number of updates is at least 1e-4; or
                the model is trained with active dropout, and at step 1 the divergence from the
                reference exceeds `kl` beside a reward, or the mean probability ratio differs from 1
                by over `ratio`
@@ -58,7 +60,15 @@ class UnequalStart(ReportedCheck):
             "first update the policy and its reference give different probabilities.",
             "Load the same weights into the policy and the reference, in the same precision, and "
             "compute both with the same tokens, masks and mode. Set dropout to 0.",
-        )
+        ),
+        "reference_follows": Problem(
+            "The loss of the preferences is still ln 2 = 0.6931 after {updates:.0f} updates: the "
+            "reference gives the probabilities of the trained policy, as if it were trained too.",
+            "Make the reference a copy with weights of its own, by `copy.deepcopy(policy)` before "
+            "the training or by loading it again; `copy.copy` and an assignment share the weights. "
+            "Of a model with adapters, compute the reference with the adapters switched off. If "
+            "the weights are separate, look whether the chosen and the rejected answers differ.",
+        ),
     }
 
     def __post_init__(self) -> None:

@@ -7,6 +7,8 @@ Formula
                3 measured steps in a row wrote into no weight; or
                the optimizer has no parameter with a gradient in 3 steps in a row; or
                the rate is 0 in all of the 16 steps after the first; or
+               in 3 steps in a row all sampled gradients are 0, and were not after the backward
+               pass; or
                no optimizer takes a step, and 20 gradients are computed and cleared; or
                a parameter between others of the optimizer, in the order of the model or, if the
                model does not own it, of the computation, gets a gradient, and no optimizer that
@@ -79,6 +81,14 @@ class WeightsNotUpdated(ReportedCheck):
             "No parameter of the optimizer has a gradient when it takes a step.",
             f"{_INITIAL} Call `zero_grad()` before `backward()`, and `backward()` before `step()`. "
             "Check that the loss is not computed under `torch.no_grad()` or from detached tensors.",
+            Severity.CRITICAL,
+        ),
+        "zeroed": Problem(
+            "The gradients are set to 0 between the backward pass and the step, so that no step "
+            "learns from them.",
+            f"{_INITIAL} Look for what changes gradients before `optimizer.step()`: "
+            "`clip_grad_norm_` with a limit of 0, which does not switch clipping off but sets all "
+            "gradients to 0; a `zero_grad()`; or a factor or a mask of 0.",
             Severity.CRITICAL,
         ),
         "no_rate": Problem(

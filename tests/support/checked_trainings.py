@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import (
     CosineAnnealingLR,
+    CosineAnnealingWarmRestarts,
     LambdaLR,
     LinearLR,
     LRScheduler,
@@ -847,10 +848,9 @@ def prefer(policy: nn.Module, reference: nn.Module, passes: int = 1) -> None:
         optimizer.zero_grad()
         for _ in range(passes):
             inputs, chosen = examples()
-            policy_scores, reference_scores = (
-                model(inputs).log_softmax(1) for model in (policy, reference)
-            )
-            scores = (policy_scores - reference_scores).gather(
+            with torch.no_grad():
+                expected = reference(inputs).log_softmax(1)
+            scores = (policy(inputs).log_softmax(1) - expected).gather(
                 1, torch.stack([chosen, (chosen + 1) % 5], 1)
             )
             loss = -nn.functional.logsigmoid(0.1 * (scores[:, 0] - scores[:, 1])).mean()
@@ -867,6 +867,29 @@ def reference_of_other_weights() -> None:
     policy, reference = policy_and_reference()
     reference[2].weight.mul_(-20.0)
     prefer(policy, reference)
+
+
+def reference_that_shares_its_weights() -> None:
+    policy, _ = policy_and_reference()
+    prefer(policy, copy.copy(policy))
+
+
+def clipped_to_zero() -> None:
+    """A limit of 0 is meant to switch clipping off."""
+    model = network()
+    optimizer = AdamW(model.parameters())
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss_of(model, examples()).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.0)
+        optimizer.step()
+
+
+def schedule_that_repeats() -> None:
+    """The period of a cosine is a number of epochs, and it is stepped after each batch."""
+    model = network()
+    optimizer = AdamW(model.parameters())
+    train(model, optimizer, schedule=CosineAnnealingLR(optimizer, T_max=6))
 
 
 def autocast_for_another_device() -> None:
@@ -950,6 +973,9 @@ SILENT: dict[Training, str] = {
     loaded_adapter_replaced_on_a_resume: "weights_not_loaded",
     images_in_one_row: "inputs_mismatched",
     reference_of_other_weights: "unequal_start",
+    reference_that_shares_its_weights: "unequal_start",
+    clipped_to_zero: "weights_not_updated",
+    schedule_that_repeats: "schedule_too_fast",
     autocast_for_another_device: "autocast_not_in_force",
     workers_with_one_generator: "repeated_batches",
     workers_with_a_generator_of_the_module: "repeated_batches",
@@ -2038,6 +2064,12 @@ def policy_begins_as_its_reference() -> None:
     prefer(*policy_and_reference(), passes=4)
 
 
+def schedule_of_short_restarts() -> None:
+    model = network()
+    optimizer = AdamW(model.parameters())
+    train(model, optimizer, schedule=CosineAnnealingWarmRestarts(optimizer, 5))
+
+
 def preferences_without_a_reference() -> None:
     """A model of rewards: its first loss is any."""
     model = nn.Sequential(nn.Linear(20, 64), nn.Tanh(), nn.Linear(64, 1))
@@ -2452,6 +2484,7 @@ HEALTHY: tuple[Training, ...] = (
     statistics_averaged_over_a_pass,
     loaded_adapter_kept, loaded_adapter_copied, loaded_adapter_of_another_shape,
     loaded_adapter_dropped, loaded_adapter_deleted,
+    schedule_of_short_restarts,
     images_of_each_example, features_shared_by_all_examples,
     policy_begins_as_its_reference, preferences_without_a_reference, autocast_for_two_devices,
     workers_with_generators_of_their_own, workers_that_are_seeded, one_process_with_a_generator,

@@ -12,7 +12,8 @@ from math import log
 from typing import Any, ClassVar
 
 from sentinel.client.capture.owned_modules import named_parameters
-from sentinel.client.checks.check import Check
+from sentinel.client.checks.check import Check, CheckedTraining
+from sentinel.client.checks.weights import parameter_rates
 
 LOSS_NODES = 8
 """Operations from the root of a loss, among which the logarithm of a sigmoid is looked for."""
@@ -22,42 +23,86 @@ MAX_FACTOR = 64
 """A sum over so many examples, or a division by so many passes, is the loss as well."""
 TOLERANCE = 0.02
 """Share of the expected loss that dropout and low precision may change it by."""
+EXACT_TOLERANCE = 1e-6
+"""The same where policy and reference are one model, in float32."""
+MIN_PATH = 1e-4
+"""Product of the learning rate and the steps so far that changes a loss by more than that."""
+LOSSES_TO_JUDGE = 3
+"""Later losses in a row."""
 
 
 class FirstLoss(Check):
-    """Compares the loss of the first backward pass with ln 2, if the process has a reference."""
+    """Compares the loss of the first backward pass with ln 2, if the process has a reference.
+
+    A loss that is still ln 2 when the weights have changed is that of a reference which changes
+    with them.
+    """
 
     name: ClassVar[str] = "first_loss"
 
+    def __init__(self, training: CheckedTraining) -> None:
+        super().__init__(training)
+        self._has_other_model = self._is_exact = False
+        """Whether there is a reference, and whether the first loss is ln 2 to the last digits."""
+        self._later_loss: Any = None
+
     def on_begin(self) -> None:
         """Forget the loss where another one is expected."""
-        if self.training.is_resumed or not self._has_reference():
+        if self.training.is_resumed:
             self.training.first_preference_loss = None
+        elif self.training.first_preference_loss is not None:
+            self._has_other_model = self._has_reference()
+
+    def before_backward(self) -> None:
+        """Note the loss, if the steps so far should have changed it."""
+        if not self._is_exact or self._later_loss is not None or not self.training.roots:
+            return
+        rate = max(parameter_rates(self.training.find_optimizer()), default=0.0)
+        if rate * self.training.steps >= MIN_PATH:
+            self._later_loss = self.training.roots[0].detach().clone()
 
     def after_step(self) -> None:
-        """Read the loss, as soon as no other vector of its device is in flight."""
+        """Read a loss, as soon as no other vector of its device is in flight."""
         loss = self.training.first_preference_loss
         if loss is not None and self.training.read_vector(loss.reshape(1).float(), self._judge):
             self.training.first_preference_loss = None
+        loss = self._later_loss
+        if loss is not None and self.training.read_vector(
+            loss.reshape(1).float(), self._judge_later
+        ):
+            self._later_loss = None
 
     def _has_reference(self) -> bool:
-        """Whether a frozen model has weights of the shapes of all that the optimizer has."""
-        if self.training.first_preference_loss is None:
-            return False
+        """Whether another model has weights of the shapes of all that the optimizer has."""
         trained = Counter(each.shape for each in self.training.parameters)
+        ids = {*map(id, self.training.parameters)}
         models = (named_parameters(each) for each in self.training.process.seen_modules.modules())
         return any(
             trained <= Counter(each.shape for _, each in weights)
-            and not any(each.requires_grad for _, each in weights)
+            and not any(id(each) in ids for _, each in weights)
             for weights in models
         )
 
     def _judge(self, numbers: Sequence[float]) -> None:
-        loss = numbers[0]
-        factor = max(loss / log(2.0), 1e-9)
-        whole = round(factor) if factor > 1.0 else 1.0 / round(1.0 / factor)
-        is_equal = abs(factor / whole - 1.0) <= TOLERANCE and whole >= 1.0 / MAX_FACTOR
-        self.set_result("" if is_equal else "policy_differs", {"loss": loss})
+        difference = _difference_from_start(numbers[0])
+        self._is_exact = difference <= EXACT_TOLERANCE
+        if self._has_other_model:
+            is_equal = difference <= TOLERANCE
+            self.set_result("" if is_equal else "policy_differs", {"loss": numbers[0]})
+
+    def _judge_later(self, numbers: Sequence[float]) -> None:
+        self._is_exact = _difference_from_start(numbers[0]) <= EXACT_TOLERANCE
+        self.count(is_wrong=self._is_exact)
+        if self.wrong_count >= LOSSES_TO_JUDGE:
+            self._is_exact = False
+            self.set_result("reference_follows", {"updates": float(self.training.steps)})
+
+
+def _difference_from_start(loss: float) -> float:
+    """The share by which a loss differs from ln 2, its nearest multiple or its nearest part."""
+    factor = max(loss / log(2.0), 1e-9)
+    whole = round(factor) if factor > 1.0 else 1.0 / round(1.0 / factor)
+    return abs(factor / whole - 1.0) if whole >= 1.0 / MAX_FACTOR else 1.0
 
 
 def is_preference_loss(root: Any) -> bool:
@@ -70,11 +115,11 @@ def is_preference_loss(root: Any) -> bool:
         name = "" if node is None else type(node).__name__
         if "LogSigmoid" in name:
             return _has_reference_scores(node)
-        if not name or name.startswith("Add"):
-            # Another loss is added.
+        inputs = [] if node is None else [each for each, _ in node.next_functions if each]
+        if name.startswith("Add") and len(inputs) > 1:
+            # Another loss is added; a sum may begin at 0.
             return False
-        inputs = node.next_functions
-        node = inputs[0][0] if inputs else None
+        node = inputs[0] if inputs else None
     return False
 
 

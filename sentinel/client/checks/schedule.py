@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from math import isclose
 from typing import Any, ClassVar
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from sentinel.client.checks.check import Check, CheckedTraining
 from sentinel.client.checks.weights import read_rate
@@ -15,6 +16,8 @@ UPDATES_TO_JUDGE = 5
 """Updates in a row."""
 SPENT_SHARE = 1e-4
 """Share of the highest rate so far, at or below which a rate changes nothing."""
+RISEN_SHARE = 1e-2
+"""The same from which a rate that was spent has risen again."""
 LAST_EARLY_STEP = 20
 """The last step by which no schedule is spent on purpose; a cosine is at the end of a long run."""
 
@@ -33,6 +36,8 @@ class Schedule(Check):
         self._is_geometric = True
         """Whether each rate was the same part of the one before, as in a search for a rate."""
         self._spent_updates = 0
+        self._spent_at: tuple[int, Any] = (0, None)
+        """The update at which the rate was next to 0, and a weak reference to its scheduler."""
 
     def on_schedule(self, scheduler: Any) -> None:
         """A scheduler took a step."""
@@ -46,13 +51,14 @@ class Schedule(Check):
     def after_step(self) -> None:
         """Judge the update that began after the last step."""
         highest, passes = max(self._counts.values(), default=0), self._passes
+        schedulers = [*self._counts]
         self._counts.clear()
         self._passes = 0
         if len([*self.training.find_optimizers()]) > 1:
             # Several optimizers may share the count of one of them on purpose.
             return
         if highest:
-            self._count_spent()
+            self._count_spent(schedulers)
         if self._spent_updates >= UPDATES_TO_JUDGE:
             evidence = {"updates": float(self.training.steps), "highest": self._highest_rate}
             self.set_result("spent", evidence)
@@ -63,11 +69,14 @@ class Schedule(Check):
             is_by_pass = highest == passes
             problem = "once_a_pass" if is_by_pass else "several"
             self.set_result(problem, {"schedule_steps": float(highest)})
-        elif self.right_count >= UPDATES_TO_JUDGE:
+        elif self.right_count >= UPDATES_TO_JUDGE and self.problem != "repeats":
             self.set_result("")
 
-    def _count_spent(self) -> None:
-        """Count an early update at a rate of next to nothing, which the last one of a run has."""
+    def _count_spent(self, schedulers: Sequence[Any]) -> None:
+        """Count an early update at a rate of next to nothing, which the last one of a run has.
+
+        The schedule that rises again after it counts fewer updates than the training has.
+        """
         if self.training.steps > LAST_EARLY_STEP:
             return
         groups = self.training.find_optimizer().param_groups
@@ -79,7 +88,16 @@ class Schedule(Check):
             self._ratio = ratio
         self._last_rate = rate
         is_spent = rate <= SPENT_SHARE * self._highest_rate and not self._is_geometric
-        self._spent_updates = self._spent_updates + 1 if is_spent and self._highest_rate else 0
+        is_spent = is_spent and self._highest_rate > 0.0
+        self._spent_updates = self._spent_updates + 1 if is_spent else 0
+        spent_at, find_scheduler = self._spent_at
+        if is_spent:
+            self._spent_at = self.training.steps, ref(schedulers[0])
+        elif spent_at and rate >= RISEN_SHARE * self._highest_rate:
+            self._spent_at = 0, None
+            if schedulers == [find_scheduler()]:
+                evidence = {"updates": float(spent_at), "highest": self._highest_rate}
+                self.set_result("repeats", evidence)
 
 
 def accelerate_processes() -> int:

@@ -81,6 +81,7 @@ class _Measurement:
     has_gradient: Any
     write_counts: list[int]
     """The writes into each tensor so far."""
+    largest_gradient: Any
 
 
 class WeightUpdates(Check):
@@ -103,6 +104,11 @@ class WeightUpdates(Check):
         self._low_precision = _Tally()
         self._leaves: list[Callable[[], Any]] = []
         """Weak references to the parameters that get a gradient, while they are needed."""
+        self._is_gradient_zero = False
+        """Whether all gradients were 0 in the last measured step."""
+        self._after_pass: Any = None
+        """The size of the largest gradient after the last backward pass, while it is needed."""
+        self._zeroed_steps = 0
 
     def before_backward(self) -> None:
         """Find the parameters of the pass while some without an optimizer are looked for."""
@@ -115,11 +121,20 @@ class WeightUpdates(Check):
                 # Those that are made in each forward pass are gone after it.
                 self._find_omitted(nodes, found)
 
+    def after_backward(self) -> None:
+        """Measure the gradients while those of steps are 0."""
+        if self._is_gradient_zero and not is_capturing_graph():
+            self._after_pass = largest_gradient(self.training.parameters)
+
     def before_step(self) -> None:
         """Sample weights and gradients, if this step is measured."""
         if is_capturing_graph():
             return
         step, parameters = self.training.steps + 1, self.training.parameters
+        before, self._after_pass = self._after_pass, None
+        now = None if before is None else largest_gradient(parameters)
+        if now is not None:
+            self.training.read_vector(sys.modules["torch"].stack([before, now]), self._judge_zeroed)
         if step <= FIRST_STEPS[-1]:
             self._count_gradients(parameters)
             self._count_rates()
@@ -171,6 +186,15 @@ class WeightUpdates(Check):
         if leaves:
             evidence["modules"] = names_text(module_names(leaves))
         self.set_result("other_tensors" if leaves else "no_gradient", evidence)
+
+    def _judge_zeroed(self, sizes: Sequence[float]) -> None:
+        """Judge the largest gradient after the backward pass and in the step."""
+        after_pass, in_step = sizes
+        self._is_gradient_zero = not in_step
+        self._zeroed_steps = self._zeroed_steps + 1 if after_pass and not in_step else 0
+        if self._zeroed_steps >= MEASUREMENTS_TO_JUDGE:
+            self._is_gradient_zero = False
+            self.set_result("zeroed")
 
     def _count_rates(self) -> None:
         """All of the first steps at a rate of 0 change nothing; a warm-up has a few."""
@@ -290,6 +314,7 @@ class WeightUpdates(Check):
                     values,
                     is_large(size) & is_moved,
                     [write_count(local_part(parameters[at])) for at in places],
+                    size.amax(),
                 )
             )
 
@@ -307,6 +332,7 @@ class WeightUpdates(Check):
         rate = self._rate
 
         def deliver(numbers: list[float]) -> None:
+            self._is_gradient_zero = not numbers.pop()
             halves = numbers[: len(places)], numbers[len(places) :]
             pairs = zip(*(differences(each) for each in halves), strict=True)
             counts = dict(zip(places, pairs, strict=True))
@@ -314,7 +340,8 @@ class WeightUpdates(Check):
             self.count(is_wrong=not is_written and not any(moved for _, moved in counts.values()))
             self._judge(rate, counts)
 
-        self.training.read_vector(counts.flatten(), deliver)
+        largest = measurement.largest_gradient[None]
+        self.training.read_vector(torch.cat([counts.flatten(), largest]), deliver)
 
     def _judge(self, rate: float, counts: Mapping[int, tuple[float, float]]) -> None:
         """Add the counts of one measurement, and report what is known now.
@@ -395,6 +422,18 @@ class WeightUpdates(Check):
         if is_warm_up:
             self._low_precision = _Tally()
         self._low_precision.add(elements, moved)
+
+
+def largest_gradient(parameters: Sequence[Any]) -> Any:
+    """The size of the largest sampled gradient, a tensor; None without a gradient."""
+    torch = sys.modules["torch"]
+    gradients = [local_part(each.grad) for each in parameters if each.grad is not None]
+    sizes = [
+        sample(each).abs().amax().float()
+        for each in evenly_spaced(gradients, MAX_TENSORS)
+        if each.device == gradients[0].device and is_sampled(each)
+    ]
+    return torch.stack(sizes).amax() if sizes else None
 
 
 def differences(sums: Sequence[float]) -> list[float]:
