@@ -22,6 +22,7 @@ os.environ.update(OFFLINE_ENVIRONMENT)
 # Scripts for ranks would train when imported.
 collect_ignore_glob = ["*_ranks.py"]
 
+
 @pytest.fixture(scope="session", autouse=True)
 def runs_elsewhere(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Keep the runs that trainers write to W&B out of the working directory."""

@@ -47,7 +47,7 @@ SMALLEST = {
     "check_cost": "--trainings 1 --steps 2 --width 16",
     "combining": "--ranks 8 --steps 1",
     "departures": "--changes 2 --twins 2 --steps 120",
-    "corrupted_replicas": "--seeds 1 --real 0 --only DistributedData",
+    "corrupted_replicas": "--seeds 2 --real 0 --only DistributedData",
     "detection": "--runs 1 --only ours --kinds sft",
     "engine": "--steps 80",
     "exits": "--exits 2",
