@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 from types import MappingProxyType
 
 from sentinel.model.record import (
@@ -44,7 +45,8 @@ MAX_LOSS_KEYS = 8
 class LoggedSteps:
     """The step numbers of one training in a log; `first` is None before the first.
 
-    `counts_epochs` is whether they are those of epochs, of a log that has no others.
+    `counts_epochs` is whether they are those of epochs, of a log that has no others; `end_epoch` is
+    the epoch at which the run time of the whole training was logged: it has ended.
     """
 
     first: float | None = None
@@ -52,9 +54,16 @@ class LoggedSteps:
     highest: float = 0.0
     advances: int = 0
     counts_epochs: bool = False
+    end_epoch: float = -inf
 
     def begins_training(self, record: Record) -> bool:
         """Add a record of a log; whether another training begins with it."""
+        epoch = record.values.get("epoch", inf)
+        if epoch < self.end_epoch:
+            self.first, self.end_epoch = None, -inf
+            return True
+        if "train_runtime" in record.values:
+            self.end_epoch = epoch if epoch < inf else -inf
         step = record.values.get("global_step")
         if self.first is None:
             self.counts_epochs = step is None

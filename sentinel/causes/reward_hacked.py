@@ -7,8 +7,8 @@ Evidence
     Reward, KL and length that rise together are the main evidence, and so is a reward that rises
     while most completions are cut off: they have no end that could earn it, or while the share of
     correct answers falls. A KL or a length that fires its own detector, and repeated phrases,
-    confirm it. A reward that has fallen, or is not above its level before by the error of their
-    means, excludes it.
+    confirm it. A reward that has fallen, or is not above its level before
+    by two standard errors, excludes it.
 
 Source
     Gao et al. 2023 (arXiv:2210.10760): the true reward falls with distance while the proxy rises;
@@ -44,6 +44,9 @@ LONGER = {"length_explosion or truncation": 0.4}
 LEVEL_VALUES = 8
 """Logged rewards whose mean is a level."""
 
+LEVEL_ERRORS = 2.0
+"""Standard errors by which it exceeds that before: one of many such means does by one error."""
+
 
 class RewardHacked(StatedCause):
     """Diagnoses by a reward that rises with KL and length."""
@@ -68,13 +71,14 @@ class RewardHacked(StatedCause):
     def contradictions(self, context: CaseContext) -> Iterable[str]:
         """A reward that fell, or is not above what it was."""
         yield from summaries(context, "reward_collapse")
-        began = context.earliest("reward_hacking", "reward_component_drop", "truncation")
+        hacking = context.earliest("reward_hacking", "reward_component_drop")
+        began = hacking or context.earliest("truncation")
         points = context.history.get("reward", ())
         before = [reward for step, reward in points if began and step < began.onset_step]
         level = [reward for _, reward in points][-LEVEL_VALUES:]
-        if len(before) >= LEVEL_VALUES and fmean(level) <= fmean(before) + mean_error(
-            before, len(before), LEVEL_VALUES
-        ):
+        if len(before) >= LEVEL_VALUES and fmean(level) <= fmean(
+            before
+        ) + LEVEL_ERRORS * mean_error(before, len(before), LEVEL_VALUES):
             yield "The reward has not risen."
 
     def remedy(self, context: CaseContext) -> str:

@@ -6,7 +6,8 @@ Formula
     flat     = both bounds are within `improvement`, or as many times that as there are `points`
                values, up to `hidden`
     never    = the whole run is flat, and its first values exceed its level by less than `moved`,
-               or by less than 2.2 times the scatter of single blocks
+               or by less than 2.2 times the scatter of single blocks; and the latter half does not
+               fall by certainly more than the first: that is a slow start
     chance   = the latter half of the run is flat, and its level is that of guessing to within
                `moved`: ln of the number of classes, or of the vocabulary, if the settings or the
                graph of the loss show it, else ln 2; of a loss over pairs: the mean of the latter
@@ -63,6 +64,7 @@ from sentinel.signals.loss_kind import (
 from sentinel.stats.block_means import (
     BlockMeans,
     fall_bounds,
+    falls_faster,
     linear_fall,
     ranks,
     student_quantile,
@@ -241,7 +243,10 @@ class LossNeverMoved(DetectorDefaults):
         self._has_moved |= fall_bounds(means, CONFIDENCE_Z)[0] > self.improvement
         growth = max(1.0, self._count / self.points) ** BOUND_GROWTH
         bound = min(self.hidden, self.improvement * growth)
-        if not self._has_moved and self._is_flat(means, bound) and not self._fell_at_start(means):
+        is_moving = (
+            self._has_moved or self._fell_at_start(means) or falls_faster(means, CONFIDENCE_Z)
+        )
+        if not is_moving and self._is_flat(means, bound):
             return self._line_finding(means)
         latter = means[len(means) // 2 :]
         if self._is_chance(median(latter)) and self._is_flat(latter, self.improvement):

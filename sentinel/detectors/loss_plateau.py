@@ -9,9 +9,10 @@ Formula
               over at least `points` values; it ends once fall exceeds twice `improvement`
     info    = a run that has converged, or nearly: the default
     warning = the level is `above` times the lowest of all blocks, or has never been lower than
-              `unmoved` below the first block, or is that of guessing between two alternatives in a
-              loss over pairs; only if over 20 % of the steps remain or, where the length of the run
-              is not known, the learning rate is at least `rate_share` of its peak
+              `unmoved` below the first block and does not fall faster in the latter half of the
+              run, or is that of guessing between two alternatives in a loss over pairs; only if
+              over 20 % of the steps remain or, where the length of the run is not known, the
+              learning rate is at least `rate_share` of its peak
     A run with a reward is not evaluated: the loss of a policy gradient is near zero by
     construction. Nor are two networks trained against each other: neither loss falls at their
     equilibrium.
@@ -47,7 +48,7 @@ from sentinel.signals.loss_kind import (
     is_pair_loss,
     is_policy_gradient,
 )
-from sentinel.stats.block_means import BlockMeans, linear_fall, student_quantile
+from sentinel.stats.block_means import BlockMeans, falls_faster, linear_fall, student_quantile
 
 CONFIDENCE_Z = 2.2
 """Standard errors on either side: one false result in 70 if block means were independent."""
@@ -193,8 +194,9 @@ class LossPlateau(DetectorDefaults):
         """Why the loss should be lower; empty if it may have converged."""
         if log(level) - self._lowest > log(self.above):
             return f"; it was {exp(self._lowest):.4g} before"
-        if self._first_mean is not None and self._first_mean - self._lowest < self.unmoved:
-            return f"; it started at {exp(self._first_mean):.4g}"
+        is_unmoved = self._first_mean is not None and self._first_mean - self._lowest < self.unmoved
+        if is_unmoved and not falls_faster(self._blocks.means, CONFIDENCE_Z):
+            return f"; it started at {exp(self._first_mean or 0.0):.4g}"
         if self._is_pair_loss and level > (1 - self.unmoved) * CHANCE_LOSS:
             return "; ln 2 = 0.693 is the loss of random guessing"
         return ""

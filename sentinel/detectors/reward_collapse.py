@@ -6,7 +6,8 @@ Formula
                it is as far below the mean of all rewards before
     step     = in the first 64 rewards, cut in two where two levels fit best, the later level, of at
                least 6 rewards, is lower by more than `errors` standard errors and `sigmas`
-               standard deviations, and at most a tenth of the rewards is nearer to the other level
+               standard deviations, and at most a tenth of the rewards, and of the earlier ones, is
+               nearer to the other level
     low      = the last rewards, at least 8, are all as low as a share q of those before, with
                count * ln(1/q) > `surprise`; and they are all equal, or below the median before by
                `sigmas` standard deviations of those before or of the later half of them, and the
@@ -337,8 +338,11 @@ class RewardCollapse(DetectorDefaults):
 
 
 def _mixed_share(values: list[float], change: MeanFall) -> float:
-    """Share of the values that are nearer to the other of the two levels."""
+    """Share of the values, or of the earlier ones, that are nearer to the other of the two levels.
+
+    Of few earlier values, the highest ones may be chance.
+    """
     middle, cut = (change.before + change.after) / 2, len(values) - change.low_count
-    mixed = sum([value < middle for value in values[:cut]])
-    mixed += sum([value >= middle for value in values[cut:]])
-    return mixed / len(values)
+    early = sum([value < middle for value in values[:cut]])
+    late = sum([value >= middle for value in values[cut:]])
+    return max((early + late) / len(values), early / cut)

@@ -201,9 +201,9 @@ class RewardZeroVariance(DetectorDefaults):
         bottom, top = min(self._lowest_reward, 0.0), self._highest_reward
         if are_shares_of_one(self._lowest_reward, top):
             top = 1.0
-        return self._highest_reward > self._lowest_reward and top - level <= SOLVED_RANGE_SHARE * (
-            top - bottom
-        )
+        # What never varied taught nothing, and so has not been solved by the training.
+        is_varied = self._has_varied and self._highest_reward > self._lowest_reward
+        return is_varied and top - level <= SOLVED_RANGE_SHARE * (top - bottom)
 
     def _finding(self, count: int, reward: float) -> Finding:
         mean, level = self._mean_idle(count), self._mean_reward(count)

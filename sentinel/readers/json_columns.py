@@ -1,5 +1,7 @@
 """JSON columns: an object with a list of numbers per metric, such as the history of Keras.
 
+If it has none, its longest list of objects that have a step, an episode or an epoch are the rows.
+
 The file is written once, at the end of a training, or rewritten as it grows.
 """
 
@@ -13,22 +15,28 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from sentinel.readers.cells import STEP_COLUMNS
 from sentinel.readers.log_file import log_stem, open_log_file
 from sentinel.readers.log_reader import LogReader, LogRestartedError, Row, row_reader
 from sentinel.readers.rows import RowConverter
+from sentinel.readers.trainer_state import HISTORY_KEY
 
 FORMAT_NAME = "JSON columns"
 
 MAX_BYTES = 1 << 24
 MIN_ROWS = 2
 
-_FIRST_COLUMN = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{\s*"[^"]{1,200}"\s*:\s*(?:\[\s*-?[\dNI]|\{)')
+_FIRST_COLUMN = re.compile(
+    rb'(?:\xef\xbb\xbf)?\s*\{\s*"[^"]{1,200}"\s*:\s*(?:\[\s*[\dNI{-]|\{|-?\d)'
+)
 
 
 def can_read(path: Path, head: bytes) -> bool:
     """Whether the file is one object with lists of numbers, all or most of the same length."""
     first, _, rest = head.strip().partition(b"\n")
     if path.is_dir() or not _FIRST_COLUMN.match(head) or (rest and first.rstrip().endswith(b"}")):
+        return False
+    if f'"{HISTORY_KEY}"'.encode() in head:
         return False
     try:
         status = path.stat()
@@ -91,10 +99,23 @@ def read_rows(path: Path) -> list[Row]:
     found = dict(_lists(value)) if isinstance(value, dict) else {}
     lengths = Counter(len(column) for column in found.values() if len(column) >= MIN_ROWS)
     if not lengths:
-        raise ValueError("it holds no list of numbers")
+        return _longest_rows(value if isinstance(value, dict) else {})
     length = max(lengths, key=lambda each: (lengths[each], each))
     columns = {name: column for name, column in found.items() if len(column) == length}
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _longest_rows(value: Mapping[str, Any]) -> list[Row]:
+    """The longest list of objects with a step. Raises ValueError if there is none."""
+    lists = [rows for rows in value.values() if isinstance(rows, list) and len(rows) >= MIN_ROWS]
+    found = [rows for rows in lists if all(map(_has_step, rows))]
+    if not found:
+        raise ValueError("it holds no list of numbers, nor one of objects with a step")
+    return max(found, key=len)
+
+
+def _has_step(row: object) -> bool:
+    return isinstance(row, dict) and not STEP_COLUMNS.isdisjoint(row)
 
 
 def _lists(value: Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:

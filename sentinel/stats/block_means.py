@@ -110,6 +110,18 @@ def fall_bounds(means: list[float], normal_quantile: float) -> tuple[float, floa
     return fall - margin, fall + margin
 
 
+def falls_faster(means: list[float], normal_quantile: float) -> bool:
+    """Whether the means certainly fall, and the latter half by more than the first: a slow start.
+
+    >>> falls_faster([9.0, 9.1, 9.0, 9.1, 9.0, 9.1, 9.0, 8.5, 8.0, 7.5, 7.0, 6.5], 2.0)
+    True
+    """
+    half = len(means) // 2
+    parts = (means, means[:half], means[half:])
+    whole, early, late = (fall_bounds(part, normal_quantile) for part in parts)
+    return whole[0] > 0.0 and late[0] > max(early[1], 0.0)
+
+
 def student_quantile(normal_quantile: float, degrees: int) -> float:
     """Quantile of Student's t of the same probability, to first order in 1 / `degrees`.
 

@@ -262,3 +262,20 @@ def test_epochs_that_start_over_begin_a_training_in_a_log_without_steps():
 
     assert [step for kind, step, _ in numbers(records) if kind == "new_training"] == [11]
     assert {kind for kind, *_ in numbers(counted)} == {"step"}
+
+
+def test_a_training_that_follows_the_time_of_a_whole_one_is_another():
+    """Its first logged epoch is far from the first of the one before; a resume goes on."""
+
+    def rows(*epochs, **last):
+        logged = [run_record(Event.STEP, n, loss=1.0, epoch=e) for n, e in enumerate(epochs)]
+        return [*logged, run_record(Event.STEP, 9, epoch=epochs[-1], **last)]
+
+    first = rows(0.2, 0.4, 2.8, 3.0, train_runtime=60.0)
+    kinds = [
+        [kind for kind, _, _ in numbers([*first, *later])].count("new_training")
+        for later in (rows(2.2, 4.4), rows(3.2, 3.4))
+    ]
+
+    assert kinds == [1, 0]
+    assert "new_training" not in [kind for kind, _, _ in numbers([*rows(0.2, 3.0), *rows(2.2)])]

@@ -94,3 +94,11 @@ def test_a_reward_that_is_higher_by_chance_contradicts_it():
         rewards = [*noise, *(reward + gain for reward in noise)]
         history = {"reward": tuple((80 + n, reward) for n, reward in enumerate(rewards))}
         assert (diagnose(replace(context, history=history), cause) is not None) is is_hacked
+
+
+def test_a_level_that_one_of_many_means_has_by_chance_contradicts_it():
+    context = make_context({}, truncation=2, reward_hacking=70, kl_blowup=60)
+    for gain, is_hacked in ((0.07, False), (0.3, True)):
+        rewards = [0.3 + 0.1 * (-1) ** n + gain * (n >= 70) for n in range(80)]
+        known = replace(context, history={"reward": tuple(enumerate(rewards))})
+        assert (diagnose(known, {"it": RewardHacked()}) is not None) is is_hacked

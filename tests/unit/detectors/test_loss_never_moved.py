@@ -295,3 +295,9 @@ def test_a_value_of_an_epoch_stands_for_many_steps():
     loss = noisy([2.3] * 60, 0.01)
     record, _ = detect(loss, epoch=[float(at) for at in range(60)])
     assert 40 <= record.step <= 52
+
+
+def test_a_slow_start_has_moved():
+    loss = noisy([6.93 * (1 - 0.03 * (max(0, t - 60) / 240) ** 2) for t in range(240)], sigma=1e-3)
+
+    assert detect(loss) == (None, None)

@@ -155,3 +155,10 @@ def test_detection_rate_of_stalls():
     assert sum(
         r is not None and r.step >= run.onset for r, run in zip(found, runs, strict=True)
     ) >= 0.6 * len(runs)
+
+
+def test_a_slow_start_is_no_warning():
+    loss = noisy([6.93 * (1 - 0.03 * (t / 240) ** 2) for t in range(240)], sigma=1e-3)
+    found = first_notable(LossPlateau(), steps(loss=loss))
+
+    assert found == (None, None)

@@ -363,3 +363,10 @@ def test_means_of_the_last_episodes_that_fall_for_good_are_found():
 
     assert 6000 * 20 < record.step < 6600 * 20
     assert finding.evidence["reward_now"] < 100.0
+
+
+def test_two_lucky_episodes_at_the_start_are_no_level():
+    rng = Random(0)
+    reward = [4600.0, 7600.0, 500.0, *(rng.expovariate(1 / 350) for _ in range(60))]
+
+    assert first_finding(RewardCollapse(), steps(reward=reward)) == (None, None)

@@ -165,3 +165,11 @@ def test_groups_that_become_idle_are_found_by_their_share_before_and_stay_found(
         found = [isinstance(detector.update(record), Finding) for record in records]
         assert not any(found[:200])
         assert all(found[200 + most :])
+
+
+def test_a_high_reward_that_never_varied_is_not_solved():
+    reward = [0.88, 0.9, 0.85, 0.89] * 10
+    records = steps(reward=reward, frac_zero_std=[1.0, 0.98] * 20)
+    _, finding = first_finding(RewardZeroVariance(), records)
+
+    assert finding.severity is None

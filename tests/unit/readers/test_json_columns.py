@@ -60,3 +60,21 @@ def test_rows_that_a_rewritten_file_adds_are_followed(tmp_path):
 
     assert series(seen, "loss") == [2.5, 2.0, 1.5, 1.0]
     assert find_reader(write(path, {"loss": [1.0, 2.0]}))[0] is json_columns
+
+
+def test_columns_after_a_number_are_read(tmp_path):
+    path = write(tmp_path / "log.json", {"n_episodes": 3, "reward": [1.0, 2.0, 3.0]})
+
+    assert series([*open_log(path)], "reward") == [1.0, 2.0, 3.0]
+
+
+def test_the_longest_list_of_objects_with_a_step_is_read(tmp_path):
+    training = [{"episode": n, "reward": float(n), "tag": "a"} for n in range(4)]
+    value = {"config": {"seed": 1}, "training": training, "validation": training[:2]}
+    path = write(tmp_path / "log.json", value)
+
+    assert series([*open_log(path)], "reward") == [0.0, 1.0, 2.0, 3.0]
+    other = write(tmp_path / "data.json", {"rows": [{"text": "a", "label": 0}] * 3})
+    assert not json_columns.can_read(other, other.read_bytes())
+    state = write(tmp_path / "trainer_state.json", {"best_step": 1, "log_history": training})
+    assert not json_columns.can_read(state, state.read_bytes())
