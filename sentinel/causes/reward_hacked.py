@@ -75,11 +75,15 @@ class RewardHacked(StatedCause):
         began = hacking or context.earliest("truncation")
         points = context.history.get("reward", ())
         before = [reward for step, reward in points if began and step < began.onset_step]
-        level = [reward for _, reward in points][-LEVEL_VALUES:]
-        if len(before) >= LEVEL_VALUES and fmean(level) <= fmean(
-            before
-        ) + LEVEL_ERRORS * mean_error(before, len(before), LEVEL_VALUES):
-            yield "The reward has not risen."
+        rewards = [reward for _, reward in points]
+        start = began.evidence.get("reward_at_start") if began else None
+        if len(before) < LEVEL_VALUES and isinstance(start, float):
+            # They are no longer known, or it began with the run.
+            before = [start] * LEVEL_VALUES
+        if min(len(before), len(rewards)) >= LEVEL_VALUES:
+            error = mean_error(rewards, len(before), LEVEL_VALUES)
+            if fmean(rewards[-LEVEL_VALUES:]) <= fmean(before) + LEVEL_ERRORS * error:
+                yield "The reward has not risen."
 
     def remedy(self, context: CaseContext) -> str:
         """Read samples, use the best checkpoint, and fix the reward."""

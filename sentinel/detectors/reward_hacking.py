@@ -86,7 +86,7 @@ class RewardHacking:
             summary=f"Reward rose to {gain.current_level:.3g} while KL reached "
             f"{kl:.3g} nats and completions {departure.level:.4g} tokens.",
             evidence={
-                "reward_median_of_8": gain.current_level,
+                **gain.evidence(),
                 "kl_nats": kl,
                 "completion_length_tokens_median_of_8": departure.level,
                 "completion_length_tokens_expected": departure.expected_level or length,

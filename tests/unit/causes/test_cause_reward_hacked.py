@@ -102,3 +102,14 @@ def test_a_level_that_one_of_many_means_has_by_chance_contradicts_it():
         rewards = [0.3 + 0.1 * (-1) ** n + gain * (n >= 70) for n in range(80)]
         known = replace(context, history={"reward": tuple(enumerate(rewards))})
         assert (diagnose(known, {"it": RewardHacked()}) is not None) is is_hacked
+
+
+def test_a_reward_back_at_its_start_contradicts_it_though_the_time_before_is_not_known():
+    context = make_context({}, reward_hacking=20, kl_blowup=10)
+    risen = context.symptoms["reward_hacking"]
+    risen = replace(risen, evidence={"reward_at_start": 0.3, "reward_median_of_8": 0.7})
+    context = replace(context, symptoms={**context.symptoms, "reward_hacking": risen})
+    for level, is_hacked in ((0.3, False), (0.7, True)):
+        rewards = tuple((100 + n, level + 0.1 * (-1) ** n) for n in range(40))
+        known = replace(context, history={"reward": rewards})
+        assert (diagnose(known, {"it": RewardHacked()}) is not None) is is_hacked
