@@ -86,7 +86,7 @@ bench-all: bench ## Every other program of benchmarks/, and detection on more se
 		echo "== $$file"; $(PY) "$$file" || exit 1; done
 	@SEEDED_RUNS=60 $(PY) -m pytest -q -m seeded tests/unit/detectors
 
-healthy: ready-test ## Check some 380 healthy trainings, and which of them get a message (an hour)
+healthy: ready-test ## Check some 420 healthy trainings, and which of them get a message (20 minutes)
 	@$(PY) benchmarks/healthy_trainings.py --docs
 
 pictures: ready-test ## Take the pictures of the README and the docs: needs Chromium and Prometheus
