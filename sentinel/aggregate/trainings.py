@@ -59,9 +59,9 @@ class LoggedSteps:
     def begins_training(self, record: Record) -> bool:
         """Add a record of a log; whether another training begins with it."""
         epoch = record.values.get("epoch", inf)
-        if epoch < self.end_epoch:
+        is_after_end = epoch < self.end_epoch
+        if is_after_end:
             self.first, self.end_epoch = None, -inf
-            return True
         if "train_runtime" in record.values:
             self.end_epoch = epoch if epoch < inf else -inf
         step = record.values.get("global_step")
@@ -69,7 +69,7 @@ class LoggedSteps:
             self.counts_epochs = step is None
         if self.counts_epochs:
             step = record.values.get("epoch")
-        return step is not None and self.starts_over(step)
+        return (step is not None and self.starts_over(step)) or is_after_end
 
     def starts_over(self, step: float) -> bool:
         """Add a step; whether it goes back to the first ones, and so begins another training."""

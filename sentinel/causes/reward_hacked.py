@@ -7,8 +7,8 @@ Evidence
     Reward, KL and length that rise together are the main evidence, and so is a reward that rises
     while most completions are cut off: they have no end that could earn it, or while the share of
     correct answers falls. A KL or a length that fires its own detector, and repeated phrases,
-    confirm it. A reward that has fallen, or is not above its level before
-    by two standard errors, excludes it.
+    confirm it. A reward that has fallen, or is not above its level before by two standard errors,
+    excludes it.
 
 Source
     Gao et al. 2023 (arXiv:2210.10760): the true reward falls with distance while the proxy rises;

@@ -7,7 +7,7 @@ Formula
                3 measured steps in a row wrote into no weight; or
                the optimizer has no parameter with a gradient in 3 steps in a row; or
                the rate is 0 in all of the 16 steps after the first; or
-               in 3 steps in a row all sampled gradients are 0, and were not after the backward
+               in 3 steps in a row all gradients are 0, and were not after the backward
                pass; or
                no optimizer takes a step, and 20 gradients are computed and cleared; or
                a parameter between others of the optimizer, in the order of the model or, if the

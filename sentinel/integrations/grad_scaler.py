@@ -57,13 +57,16 @@ class _ScalerObserver:
 
     def before_step(self, scaler: Any, *_: Any, **__: Any) -> None:
         self.steps_begun_before = self.patcher.loop.begun_steps
-        if scaler.is_enabled():
+        if scaler.is_enabled() and not self.patcher.loop.is_search:
             # Read before `update`, which changes the scale in place.
             scale = scaler._scale  # noqa: SLF001 - `get_scale` would synchronize with the device
             self.patcher.loop.add_values({"loss_scale": scale, "skipped_steps": self.skipped_steps})
 
     def after_step(self, _: Any, scaler: Any, optimizer: Any, *__: Any, **___: Any) -> None:
         if not scaler.is_enabled():
+            return
+        if self.patcher.loop.is_search:
+            self.patcher.loop.on_uncounted_step()
             return
         is_skipped = self.patcher.loop.begun_steps == self.steps_begun_before
         is_fused = getattr(optimizer, "_step_supports_amp_scaling", False)

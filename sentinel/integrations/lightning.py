@@ -167,15 +167,15 @@ class LightningObserver:
         self._trainer_ref: Any = None
         """Weak reference to the registered trainer."""
 
-    def wrap_search(self, original: Callable[..., None]) -> Callable[..., None]:
+    def wrap_search(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """For `Patcher.replace`: no step inside the wrapped function is one of the training."""
         loop = self._patcher.loop
 
         @functools.wraps(original)
-        def search(*args: Any, **kwargs: Any) -> None:
+        def search(*args: Any, **kwargs: Any) -> Any:
             loop.is_search = True
             try:
-                original(*args, **kwargs)
+                return original(*args, **kwargs)
             finally:
                 loop.is_search = False
 

@@ -18,8 +18,9 @@ from typing import Any
 from sentinel.readers.cells import STEP_COLUMNS
 from sentinel.readers.log_file import log_stem, open_log_file
 from sentinel.readers.log_reader import LogReader, LogRestartedError, Row, row_reader
-from sentinel.readers.rows import RowConverter
+from sentinel.readers.rows import STEP_KEYS, RowConverter
 from sentinel.readers.trainer_state import HISTORY_KEY
+from sentinel.signals.key_words import infer_signal
 
 FORMAT_NAME = "JSON columns"
 
@@ -30,9 +31,12 @@ _FIRST_COLUMN = re.compile(
     rb'(?:\xef\xbb\xbf)?\s*\{\s*"[^"]{1,200}"\s*:\s*(?:\[\s*[\dNI{-]|\{|-?\d)'
 )
 
+_ROW_KEYS = (*STEP_KEYS, "epoch")
+"""Keys of a log with one row a line, of which this may be the first."""
+
 
 def can_read(path: Path, head: bytes) -> bool:
-    """Whether the file is one object with lists of numbers, all or most of the same length."""
+    """Whether the file is one object with lists of numbers, or a list of rows with a step."""
     first, _, rest = head.strip().partition(b"\n")
     if path.is_dir() or not _FIRST_COLUMN.match(head) or (rest and first.rstrip().endswith(b"}")):
         return False
@@ -96,12 +100,16 @@ def read_rows(path: Path) -> list[Row]:
         value = json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    if isinstance(value, dict) and any(type(value.get(key)) in {int, float} for key in _ROW_KEYS):
+        raise ValueError("it is a row of a log, which has a step")
     found = dict(_lists(value)) if isinstance(value, dict) else {}
     lengths = Counter(len(column) for column in found.values() if len(column) >= MIN_ROWS)
     if not lengths:
         return _longest_rows(value if isinstance(value, dict) else {})
     length = max(lengths, key=lambda each: (lengths[each], each))
     columns = {name: column for name, column in found.items() if len(column) == length}
+    if _is_number_or_none(next(iter(value.values()))) and not any(map(infer_signal, columns)):
+        raise ValueError("it holds settings")
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 

@@ -20,6 +20,7 @@ from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import (
     CosineAnnealingLR,
     CosineAnnealingWarmRestarts,
+    CyclicLR,
     LambdaLR,
     LinearLR,
     LRScheduler,
@@ -2472,7 +2473,42 @@ def passes_that_begin_with_one_batch() -> None:
         optimizer.step()
 
 
+def new_tokens_alone() -> None:
+    """The last rows of an embedding are trained; the gradients of the others are set to 0."""
+    embedding, head = nn.Embedding(2010, 16), nn.Linear(16, 2010).requires_grad_(False)
+    optimizer = AdamW(embedding.parameters(), 1e-2, weight_decay=0.0)
+    for _ in range(STEPS):
+        tokens = torch.randint(0, 2010, (16, 32))
+        tokens[:, ::8] = torch.randint(2000, 2010, (16, 4))
+        optimizer.zero_grad()
+        scores = head(embedding(tokens)).flatten(0, 1)
+        nn.functional.cross_entropy(scores, tokens.flatten()).backward()
+        embedding.weight.grad[:2000] = 0
+        optimizer.step()
+
+
+def short_cycles() -> None:
+    model = network()
+    optimizer = SGD(model.parameters(), 0.1)
+    train(model, optimizer, schedule=CyclicLR(optimizer, 1e-5, 0.1, step_size_up=5))
+
+
+def rewards_with_a_margin() -> None:
+    """Two reward models of one ensemble, neither of which is a reference."""
+    models = [nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 1)) for _ in range(2)]
+    for model in models:
+        model(examples()[0])
+    for model in models:
+        optimizer = AdamW(model.parameters())
+        for _ in range(STEPS):
+            chosen, rejected = model(examples()[0] + 0.3), model(examples()[0])
+            optimizer.zero_grad()
+            (-nn.functional.logsigmoid(chosen - rejected - 0.5).mean()).backward()
+            optimizer.step()
+
+
 HEALTHY: tuple[Training, ...] = (
+    new_tokens_alone, short_cycles, rewards_with_a_margin,
     passes_that_begin_with_one_batch,
     gradients_given, old_adapter_evaluated_by_hand, norms_of_copied_weights_alone,
     rates_searched_downwards, pool_scored_by_a_loader, predictions_sampled_with_attention,

@@ -73,14 +73,18 @@ class FirstLoss(Check):
             self._later_loss = None
 
     def _has_reference(self) -> bool:
-        """Whether another model has weights of the shapes of all that the optimizer has."""
+        """Whether another model, frozen or in evaluation mode, has all shapes that are trained."""
         trained = Counter(each.shape for each in self.training.parameters)
         ids = {*map(id, self.training.parameters)}
-        models = (named_parameters(each) for each in self.training.process.seen_modules.modules())
+        # TRL's reference is in evaluation mode, and not frozen.
+        models = (
+            (each.training, [weight for _, weight in named_parameters(each)])
+            for each in self.training.process.seen_modules.modules()
+        )
         return any(
-            trained <= Counter(each.shape for _, each in weights)
-            and not any(id(each) in ids for _, each in weights)
-            for weights in models
+            trained <= Counter(each.shape for each in weights)
+            and not any(id(each) in ids or (is_trained and each.requires_grad) for each in weights)
+            for is_trained, weights in models
         )
 
     def _judge(self, numbers: Sequence[float]) -> None:

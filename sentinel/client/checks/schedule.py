@@ -95,7 +95,9 @@ class Schedule(Check):
             self._spent_at = self.training.steps, ref(schedulers[0])
         elif spent_at and rate >= RISEN_SHARE * self._highest_rate:
             self._spent_at = 0, None
-            if schedulers == [find_scheduler()]:
+            # Its cycles are short on purpose, and may begin at 0.
+            is_cyclic = type(schedulers[0]).__name__ == "CyclicLR"
+            if schedulers == [find_scheduler()] and not is_cyclic:
                 evidence = {"updates": float(spent_at), "highest": self._highest_rate}
                 self.set_result("repeats", evidence)
 

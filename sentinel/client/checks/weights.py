@@ -133,7 +133,7 @@ class WeightUpdates(Check):
         step, parameters = self.training.steps + 1, self.training.parameters
         before, self._after_pass = self._after_pass, None
         now = None if before is None else largest_gradient(parameters)
-        if now is not None:
+        if now is not None and now.device == before.device:
             self.training.read_vector(sys.modules["torch"].stack([before, now]), self._judge_zeroed)
         if step <= FIRST_STEPS[-1]:
             self._count_gradients(parameters)
@@ -425,12 +425,13 @@ class WeightUpdates(Check):
 
 
 def largest_gradient(parameters: Sequence[Any]) -> Any:
-    """The size of the largest sampled gradient, a tensor; None without a gradient."""
+    """The size of the largest element of all gradients, a tensor; None without a gradient."""
     torch = sys.modules["torch"]
     gradients = [local_part(each.grad) for each in parameters if each.grad is not None]
+    # Not of samples: a mask may leave the gradients of a few rows, as of new tokens.
     sizes = [
-        sample(each).abs().amax().float()
-        for each in evenly_spaced(gradients, MAX_TENSORS)
+        torch.linalg.vector_norm(each.detach(), float("inf")).float()
+        for each in gradients
         if each.device == gradients[0].device and is_sampled(each)
     ]
     return torch.stack(sizes).amax() if sizes else None

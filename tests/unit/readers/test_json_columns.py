@@ -78,3 +78,19 @@ def test_the_longest_list_of_objects_with_a_step_is_read(tmp_path):
     assert not json_columns.can_read(other, other.read_bytes())
     state = write(tmp_path / "trainer_state.json", {"best_step": 1, "log_history": training})
     assert not json_columns.can_read(state, state.read_bytes())
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"lr": 0.001, "betas": [0.9, 0.999]},
+        {"num_layers": 12, "image_size": [224, 224]},
+        {"step": 1, "loss": 2.0, "lr": [0.001, 0.001]},
+        {"epoch": 0, "accuracy": [0.5, 0.6]},
+    ],
+    ids=["hyper-parameters", "a model", "the first row of a log", "the first epoch of a log"],
+)
+def test_settings_and_single_rows_are_no_columns(tmp_path, value):
+    path = write(tmp_path / "a.json", value)
+
+    assert not json_columns.can_read(path, path.read_bytes())
