@@ -439,7 +439,9 @@ def reference_that_shares_weights(*, sick: bool) -> None:
 def trl_dpo_with_another_reference(*, sick: bool) -> None:
     """The reference that TRL's DPO is given is not the model that it starts from."""
     policy = llama(initializer_range=0.3)
-    preferred(policy, llama(initializer_range=0.3) if sick else copy.deepcopy(policy))
+    reference = llama(initializer_range=0.3) if sick else copy.deepcopy(policy)
+    # As `from_pretrained` gives it.
+    preferred(policy, reference.eval())
 
 
 @case(OWN, "replicas_differ", ranks=2)
