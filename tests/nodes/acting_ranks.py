@@ -1,13 +1,14 @@
 """A DDP training over gloo that takes the actions that are requested. A save is a collective.
 
-Its argument is the path of a plan, as `jobs.Job` writes it. Its loss is NaN while the file `nan`
-exists, and it ends early once the file `finish` does. Each rank writes the steps at which
+Its argument is the path of a plan, as `jobs.Job` writes it. From step NAN_STEP of the environment
+on its loss is NaN. It ends early once the file `finish` exists. Each rank writes the steps at which
 it saved, and the last one, to `acted-RANK.json`.
 """
 
 import gc
 import json
 import math
+import os
 import sys
 import time
 from pathlib import Path
@@ -18,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import sentinel
 
+NAN_STEP = float(os.environ.get("NAN_STEP", "inf"))
 MODELS = []
 """Keeps models alive, see `ddp_ranks`."""
 
@@ -34,8 +36,7 @@ def train(plan, folder):
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        is_nan = (folder / "nan").exists()
-        sentinel.log({"loss": math.nan if is_nan else 1 / step}, step)
+        sentinel.log({"loss": math.nan if step >= NAN_STEP else 1 / step}, step)
         requested = sentinel.requested()
         if "checkpoint" in requested:
             dist.barrier()
