@@ -144,6 +144,8 @@ def test_the_training_and_status_name_the_settings_once_and_no_value(
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as training:
         try:
             line = training.stderr.readline()
+            # A slow agent has not stored them yet.
+            until(lambda: "Invalid settings" in sentinel("status").stdout, 240.0, "the settings")
             status = sentinel("status").stdout
         finally:
             (tmp_path / "end").touch()
