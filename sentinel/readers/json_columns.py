@@ -97,15 +97,16 @@ def read_rows(path: Path) -> list[Row]:
     with open_log_file(path) as file:
         text = file.read(MAX_BYTES).decode("utf-8-sig")
     try:
-        value = json.loads(text)
+        loaded = json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    if isinstance(value, dict) and any(type(value.get(key)) in {int, float} for key in _ROW_KEYS):
+    value: dict[str, Any] = loaded if isinstance(loaded, dict) else {}
+    if any(type(value.get(key)) in {int, float} for key in _ROW_KEYS):
         raise ValueError("it is a row of a log, which has a step")
-    found = dict(_lists(value)) if isinstance(value, dict) else {}
+    found = dict(_lists(value))
     lengths = Counter(len(column) for column in found.values() if len(column) >= MIN_ROWS)
     if not lengths:
-        return _longest_rows(value if isinstance(value, dict) else {})
+        return _longest_rows(value)
     length = max(lengths, key=lambda each: (lengths[each], each))
     columns = {name: column for name, column in found.items() if len(column) == length}
     if _is_number_or_none(next(iter(value.values()))) and not any(map(infer_signal, columns)):
